@@ -1,0 +1,1 @@
+"""langchain: create_agent of LangChain on LangGraph, over Chat Completions."""

@@ -1,0 +1,1 @@
+"""openai-agents: the Runner of the OpenAI Agents SDK, over Chat Completions."""

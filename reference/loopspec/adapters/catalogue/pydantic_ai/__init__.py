@@ -1,0 +1,1 @@
+"""pydantic-ai: Agent.run of Pydantic AI, over Chat Completions."""

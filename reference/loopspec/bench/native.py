@@ -1,0 +1,126 @@
+"""The native wire: replies as an asynchronous stream of pieces, in process or over a channel.
+
+The stream takes the part of the most awkward provider that a scenario asks for. Heeding, it ends
+when the signal comes or its reader goes. Deaf, it does neither: cancelling the task that reads it
+changes nothing, it plays on or waits for ever. Only the end of the scenario frees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable
+from typing import Any
+
+from loopspec.adapters.protocol import ModelRequest, ProviderError
+from loopspec.bench.provider import Incoming, Player, Provider
+from loopspec.bench.script import Fault
+from loopspec.signals import Signal
+from loopspec.vocabulary import FaultKind, Piece
+
+CAN_EXPRESS = (
+    "stop", "toolUse", "length", "error", "aborted", "deferred", "pending", "refusal", "unknown",
+    "reasoning", "call_end", *(str(kind) for kind in FaultKind),
+)  # fmt: skip
+"""The native wire can say everything."""
+
+
+class NativeStream:
+    """One reply on the native wire."""
+
+    def __init__(self, player: Player, signal: Signal | None, over: asyncio.Future[None]) -> None:
+        self._player = player
+        self._over = over
+        self._queue: deque[Piece | Fault] = deque()
+        self._ended = False
+        self._stop: asyncio.Future[None] = over.get_loop().create_future()
+        self._signal = signal
+        if signal is not None:
+            signal.on_abort(self._signalled)
+
+    def _signalled(self) -> None:
+        if not self._ended:
+            self._player.signalled()
+            self._heed()
+
+    def _heed(self) -> None:
+        if not self._player.deaf and not self._stop.done():
+            self._stop.set_result(None)
+
+    def __aiter__(self) -> NativeStream:
+        return self
+
+    async def open(self) -> None:
+        """Wait until the reply opens; raises :class:`ProviderError` if a fault comes instead."""
+        fault = await self._unless_stopped(self._player.opening())
+        if isinstance(fault, Fault):
+            await self._break(fault)
+            return
+        self._player.opened()
+
+    async def __anext__(self) -> Piece:
+        """The next piece; raises :class:`ProviderError` where the scenario breaks the reply."""
+        if self._ended:
+            raise StopAsyncIteration
+        if self._signal is not None and self._signal.aborted and not self._player.deaf:
+            self._end()
+            raise ProviderError("the request was aborted")
+        if not self._queue:
+            segment = await self._unless_stopped(self._player.segment())
+            if segment is None and self._player.open_body:
+                await self._unless_stopped(self._over)
+            if segment is None:
+                self._end()
+                raise StopAsyncIteration
+            self._queue.extend(segment)
+        element = self._queue.popleft()
+        if isinstance(element, Fault):
+            await self._break(element)
+            raise StopAsyncIteration
+        self._player.sent(element)
+        return element
+
+    async def _break(self, fault: Fault) -> None:
+        self._player.faulted(fault)
+        if fault.kind is FaultKind.STALL:
+            await self._unless_stopped(self._over)
+        self._end()
+        if fault.kind not in (FaultKind.END, FaultKind.STALL):
+            raise ProviderError(fault.message, fault.status)
+
+    async def _unless_stopped(self, work: Awaitable[Any]) -> Any:
+        """Wait for ``work``; heeding, stop when the signal comes or the reader is cancelled."""
+        task = asyncio.ensure_future(work)
+        while True:
+            try:
+                await asyncio.wait({task, self._stop, self._over}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                if self._player.deaf and not self._over.done():
+                    continue
+                self._end()
+                raise
+            if self._over.done():
+                raise asyncio.CancelledError
+            if task.done():
+                return task.result()
+            self._end()
+            raise ProviderError("the request was aborted")
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._player.closed()
+
+    async def aclose(self) -> None:
+        """The reader closes the stream."""
+        self._end()
+        self._heed()
+
+
+async def open_native(
+    provider: Provider, request: ModelRequest, signal: Signal | None, over: asyncio.Future[None]
+) -> NativeStream:
+    """Open a reply; raises :class:`ProviderError` when the scenario answers with a status."""
+    stream = NativeStream(provider.begin(Incoming(request.messages, request.tools)), signal, over)
+    await stream.open()
+    return stream

@@ -1,0 +1,485 @@
+"""The reference loop: the thin asynchronous shell round the machine.
+
+The machine decides; the shell does. It carries outputs out in order, waits where the machine waits
+(for the stream, for tools), feeds back what came, and feeds ``Proceed`` when there is nothing to
+wait for. A cancellation is fed to the machine at the moment it is asked for, so everything that
+comes after it is already ruled by the table; the shell only has to wake up and carry on.
+
+**No wait can hold the loop.** Each wait is a race with the run's wake-up. A provider that never
+yields, and ignores every request to stop, is abandoned: its task is cancelled and forgotten, its
+late result or exception is swallowed. A started tool cannot be abandoned that way where the claim
+``cancelled_tool`` says that the loop waits for it: then a tool that never ends hangs the run, and
+that is what was claimed.
+
+The loop is written against two small protocols, :class:`Model` and :class:`LoopTool`, and runs on
+plain asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from loopspec import history as histories
+from loopspec import machine as fsm
+from loopspec.machine import Choices, Kind, Machine, State
+from loopspec.signals import Signal
+from loopspec.vocabulary import (
+    AssistantMessage,
+    Call,
+    Event,
+    FailureReason,
+    Message,
+    Outcome,
+    Piece,
+    is_complete_json,
+)
+
+
+class Model(Protocol):
+    """Where replies come from."""
+
+    async def open(
+        self, messages: tuple[Message, ...], tools: tuple[str, ...], signal: Signal
+    ) -> AsyncIterator[Piece]:
+        """Open a reply; raise if the provider fails. The stream may have ``aclose``."""
+
+
+class LoopTool(Protocol):
+    """A tool as the loop calls it. ``schema`` is the JSON Schema of its arguments."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102 - said by the class
+
+    @property
+    def schema(self) -> Mapping[str, Any]: ...  # noqa: D102 - said by the class
+
+    async def call(self, arguments: Any, call_id: str, signal: Signal | None) -> str:
+        """Run with parsed arguments; return the result's text, or raise."""
+
+
+Listener = Callable[[Event], Awaitable[None] | None]
+
+
+class RunFailed(Exception):
+    """A run failed, where failures are raised. ``reason`` says why."""
+
+    def __init__(self, reason: FailureReason, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class RunCancelled(RunFailed):
+    """A run was cancelled."""
+
+
+class BusyError(Exception):
+    """A prompt was refused because another run has not settled."""
+
+
+class InvalidLimit(ValueError):
+    """A turn limit is not a positive whole number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How a run ended, where that is returned or told. ``reason`` is ``None`` when completed."""
+
+    outcome: Outcome
+    reason: FailureReason | None = None
+    message: str | None = None
+    answer: AssistantMessage | None = None
+
+
+def check_arguments(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
+    """The parsed arguments, or ``None`` and what is wrong with them.
+
+    Checks what the probe tools' schemas say: an object, required members, members' types.
+    """
+    if not is_complete_json(text):
+        return None, "the arguments are not complete JSON"
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        return None, "the arguments are not a JSON object"
+    for name in schema.get("required", ()):
+        if name not in value:
+            return None, f"the argument {name!r} is missing"
+    types: dict[str, Any] = {"string": str, "integer": int, "number": (int, float), "object": dict}
+    for name, part in schema.get("properties", {}).items():
+        wanted = types.get(part.get("type"))
+        if name in value and wanted is not None:
+            wrong = not isinstance(value[name], wanted) or isinstance(value[name], bool)
+            if wrong:
+                return None, f"the argument {name!r} is not of type {part['type']}"
+    return value, ""
+
+
+@dataclass(slots=True)
+class _Run:
+    """What the shell holds for one run."""
+
+    machine: Machine
+    messages: list[Message]
+    signal: Signal = field(default_factory=Signal)
+    tool_signal: Signal = field(default_factory=Signal)
+    outbox: deque[fsm.Output] = field(default_factory=deque)
+    wake: asyncio.Event = field(default_factory=asyncio.Event)
+    stream: AsyncIterator[Piece] | None = None
+    opening: asyncio.Task[AsyncIterator[Piece]] | None = None
+    pull: asyncio.Task[Piece] | None = None
+    settled_tools: deque[fsm.ToolSettled] = field(default_factory=deque)
+    tools: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+    settle: fsm.Settle | None = None
+    apart: bool = False
+    first: int = 0
+
+    def feed(self, given: fsm.Input) -> None:
+        self.outbox.extend(self.machine.feed(given))
+        self.wake.set()
+
+
+class ReferenceLoop:
+    """One conversation with the reference loop.
+
+    Parameters
+    ----------
+    model: where replies come from.
+    tools: the tools that the model may call.
+    choices: the claims as settings.
+    max_turns: requests a run may make; raises :class:`InvalidLimit` unless a positive whole
+        number or ``None``.
+    history: messages to start from (a fork's, say).
+    machine: makes the machine of each run; faulty loops give their own.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tools: Sequence[LoopTool] = (),
+        choices: Choices | None = None,
+        max_turns: int | float | None = None,
+        history: Sequence[Message] = (),
+        machine: Callable[[Choices, int | None], Machine] = Machine,
+    ) -> None:
+        if max_turns is not None and (
+            not isinstance(max_turns, int) or isinstance(max_turns, bool) or max_turns < 1
+        ):
+            raise InvalidLimit(f"max_turns is {max_turns!r}; give a positive whole number")
+        self.choices = choices or Choices()
+        self.messages: list[Message] = list(history)
+        self.attempts: list[AssistantMessage] = []
+        self.max_turns: int | None = max_turns
+        self.machines: list[Machine] = []
+        self._model = model
+        self._tools = {tool.name: tool for tool in tools}
+        self._machine = machine
+        self._listeners: list[Listener] = []
+        self._run: _Run | None = None
+        self._apart: set[int] = set()
+        self._waiting: deque[tuple[str, asyncio.Future[Settlement]]] = deque()
+        self._held_back: list[Message] = []
+        self._background: set[asyncio.Task[Any]] = set()
+
+    # -- the public face ---------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """A run has not settled."""
+        return self._run is not None
+
+    def subscribe(self, listener: Listener) -> None:
+        """Tell ``listener`` every event, in order; a listener that waits delays the run."""
+        self._listeners.append(listener)
+
+    def cancel(self) -> None:
+        """Cancel the run, if there is one; returns at once. Idle, it changes nothing."""
+        run = self._run
+        if run is None:
+            return
+        run.signal.set()
+        run.feed(fsm.Cancelled())
+
+    def prompt(self, text: str) -> Awaitable[Settlement]:
+        """Give a prompt. The loop is busy from this call on, not from the first ``await``.
+
+        Raises (when awaited) :class:`RunFailed` or :class:`BusyError`, where failures are raised.
+        """
+        if self._run is None:
+            return self._begin(text)
+        outputs = self._run.machine.feed(fsm.Prompted(text))
+        for output in outputs:
+            if isinstance(output, fsm.Busy) and output.how == "queued":
+                future: asyncio.Future[Settlement] = asyncio.get_running_loop().create_future()
+                self._waiting.append((text, future))
+                return future
+            if isinstance(output, fsm.Busy) and output.how == "apart":
+                return self._begin(text, apart=True)
+        return self._refuse()
+
+    def fork(self, at: int | None = None) -> ReferenceLoop:
+        """A conversation of its own that starts with this one's history (up to message ``at``)."""
+        other = ReferenceLoop(
+            self._model, list(self._tools.values()), self.choices, self.max_turns,
+            histories.fork(self.messages, at), self._machine,
+        )  # fmt: skip
+        other._listeners = list(self._listeners)
+        return other
+
+    async def close(self) -> None:
+        """Drop what was abandoned."""
+        for task in list(self._background):
+            task.cancel()
+
+    # -- runs --------------------------------------------------------------------------------
+
+    async def _refuse(self) -> Settlement:
+        raise BusyError("another run has not settled; wait for it, or cancel it")
+
+    def _begin(self, text: str, apart: bool = False) -> Awaitable[Settlement]:
+        machine = self._machine(self.choices, self.max_turns)
+        self.machines.append(machine)
+        run = _Run(machine, list(self.messages) if apart else self.messages, apart=apart)
+        run.first = len(run.messages)
+        if not apart:
+            self._run = run
+        run.feed(fsm.Prompted(text))
+        return self._finish(run)
+
+    def _finish(self, run: _Run) -> Awaitable[Settlement]:
+        return self._settlement(run, self._spawn(self._drive(run)))
+
+    async def _settlement(self, run: _Run, driver: asyncio.Task[None]) -> Settlement:
+        try:
+            await asyncio.shield(driver)
+        except asyncio.CancelledError:
+            if not driver.done():
+                run.signal.set()
+                run.feed(fsm.Cancelled())
+            raise
+        settle = run.settle
+        assert settle is not None
+        if settle.outcome is Outcome.FAILED and self.choices.failure == "raises":
+            reason = settle.reason or FailureReason.UNKNOWN
+            kind = RunCancelled if reason is FailureReason.CANCELLED else RunFailed
+            raise kind(reason, settle.message or "the run failed")
+        return Settlement(settle.outcome, settle.reason, settle.message, settle.answer)
+
+    async def _drive(self, run: _Run) -> None:
+        """Carry out, proceed, wait; until settled."""
+        try:
+            while run.settle is None:
+                if run.outbox:
+                    await self._carry_out(run, run.outbox.popleft())
+                elif run.machine.settled:
+                    raise fsm.IllegalInput(run.machine.state, "waiting", [])
+                elif run.machine.state in _WAITS:
+                    await _WAITS[run.machine.state](self, run)
+                else:
+                    run.feed(fsm.Proceed())
+        finally:
+            self._release(run)
+
+    def _release(self, run: _Run) -> None:
+        if run.apart:
+            self._held_back += run.messages[run.first :]
+        else:
+            self._run = None
+        self._abandon(run)
+        if self._run is None and self._held_back:
+            self.messages += self._held_back
+            self._held_back = []
+        if self._run is None and self._waiting:
+            text, future = self._waiting.popleft()
+            self._spawn(self._pass_on(self._begin(text), future))
+
+    async def _pass_on(
+        self, settlement: Awaitable[Settlement], future: asyncio.Future[Settlement]
+    ) -> None:
+        try:
+            result = await settlement
+        except (RunFailed, fsm.IllegalInput) as error:
+            if not future.done():
+                future.set_exception(error)
+        else:
+            if not future.done():
+                future.set_result(result)
+
+    # -- outputs -----------------------------------------------------------------------------
+
+    async def _carry_out(self, run: _Run, output: fsm.Output) -> None:
+        if isinstance(output, fsm.Emit):
+            await self._emit(run, output.event)
+        elif isinstance(output, fsm.Append):
+            self.append(run.messages, output.message)
+        elif isinstance(output, fsm.RecordAttempt):
+            self.attempts.append(output.message)
+        elif isinstance(output, fsm.SendRequest):
+            self._request(run)
+        elif isinstance(output, fsm.CloseStream):
+            self._abandon(run)
+        elif isinstance(output, fsm.StartTool):
+            self._start_tool(run, output)
+        elif isinstance(output, fsm.RunTool):
+            call, place = output.call, output.place
+            run.tools[place] = self._spawn(self._run_tool(run, place, call))
+        elif isinstance(output, fsm.SignalTools):
+            run.tool_signal.set()
+        elif isinstance(output, fsm.Settle):
+            run.settle = output
+
+    def append(self, messages: list[Message], message: Message) -> None:
+        """Append a message to history."""
+        messages.append(message)
+
+    async def _emit(self, run: _Run, event: Event) -> None:
+        for listener in self._listeners:
+            try:
+                told = listener(event)
+                if told is not None:
+                    await told
+            except Exception as error:
+                run.feed(fsm.ListenerFailed(str(error) or type(error).__name__))
+                return
+
+    def normalise(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """What the next request carries."""
+        return histories.normalise(messages)
+
+    def _request(self, run: _Run) -> None:
+        messages = self.normalise(run.messages)
+        run.opening = self._spawn(self._model.open(messages, tuple(self._tools), run.signal))
+
+    # -- waits -------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task whose late failure is nobody's surprise."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._retire)
+        return task
+
+    def _retire(self, task: asyncio.Task[Any]) -> None:
+        self._background.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def _race(self, run: _Run, task: asyncio.Task[Any]) -> bool:
+        """Wait for ``task`` or for the run to be woken; whether the task is done."""
+        if not task.done() and not run.outbox:
+            run.wake.clear()
+            task.add_done_callback(lambda _: run.wake.set())
+            await run.wake.wait()
+        return task.done() and not run.outbox
+
+    async def _wait_opening(self, run: _Run) -> None:
+        assert run.opening is not None
+        if not await self._race(run, run.opening):
+            return
+        task, run.opening = run.opening, None
+        try:
+            run.stream = task.result()
+        except (Exception, asyncio.CancelledError) as error:
+            run.feed(fsm.StreamFailed(str(error) or type(error).__name__))
+        else:
+            run.feed(fsm.Opened())
+
+    async def _wait_piece(self, run: _Run) -> None:
+        assert run.stream is not None
+        if run.pull is None:
+            run.pull = self._spawn(self._pull(run.stream))
+        if not await self._race(run, run.pull):
+            return
+        task, run.pull = run.pull, None
+        try:
+            piece = task.result()
+        except StopAsyncIteration:
+            run.feed(fsm.StreamEnded())
+        except (Exception, asyncio.CancelledError) as error:
+            run.feed(fsm.StreamFailed(str(error) or type(error).__name__))
+        else:
+            run.feed(fsm.Received(piece))
+
+    @staticmethod
+    async def _pull(stream: AsyncIterator[Piece]) -> Piece:
+        return await stream.__anext__()
+
+    async def _wait_tool(self, run: _Run) -> None:
+        if not run.settled_tools and not run.outbox:
+            run.wake.clear()
+            await run.wake.wait()
+        if run.settled_tools and not run.outbox:
+            run.feed(run.settled_tools.popleft())
+
+    def _abandon(self, run: _Run) -> None:
+        """Let go of the stream, whatever it does about it."""
+        if run.opening is not None:
+            opening, run.opening = run.opening, None
+            opening.cancel()
+            opening.add_done_callback(self._close_late)
+        if run.pull is not None:
+            run.pull.cancel()
+            run.pull = None
+        stream, run.stream = run.stream, None
+        self._close_stream(stream)
+
+    def _close_stream(self, stream: AsyncIterator[Piece] | None) -> None:
+        closer = getattr(stream, "aclose", None)
+        if closer is not None:
+            self._spawn(closer())
+
+    def _close_late(self, opening: asyncio.Task[AsyncIterator[Piece]]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self._close_stream(opening.result())
+
+    # -- tools -------------------------------------------------------------------------------
+
+    def _start_tool(self, run: _Run, output: fsm.StartTool) -> None:
+        """Look the tool up and check its arguments; then it may run, or its call is answered."""
+        call, place = output.call, output.place
+        tool = self._tools.get(call.name)
+        if tool is None:
+            names = ", ".join(self._tools) or "none"
+            text = f"There is no tool {call.name!r}; the tools are: {names}."
+            run.feed(fsm.ToolSettled(place, text, "unknown_tool"))
+            return
+        arguments, wrong = check_arguments(call.arguments, tool.schema)
+        if not output.whole:
+            arguments, wrong = None, "the call was not finished"
+        if arguments is None:
+            text = f"The call was not run: {wrong}."
+            run.feed(fsm.ToolSettled(place, text, "invalid_arguments"))
+            return
+        run.feed(fsm.ToolStarted(place))
+
+    async def _run_tool(self, run: _Run, place: int, call: Call) -> None:
+        tool = self._tools[call.name]
+        arguments = json.loads(call.arguments)
+        signal = run.tool_signal if self.choices.tool_signal == "yes" else None
+        try:
+            text = await tool.call(arguments, call.id, signal)
+            settled = fsm.ToolSettled(place, text)
+        except asyncio.CancelledError:
+            settled = fsm.ToolSettled(place, "The call was cancelled.", aborted=True)
+        except Exception as error:
+            text = str(error) or type(error).__name__
+            settled = fsm.ToolSettled(place, text, "tool_exception")
+        run.settled_tools.append(settled)
+        run.wake.set()
+
+
+_WAITS: dict[State, Callable[[ReferenceLoop, _Run], Awaitable[None]]] = {
+    State.REQUESTING: ReferenceLoop._wait_opening,
+    State.STREAMING: ReferenceLoop._wait_piece,
+    State.ENDING: ReferenceLoop._wait_piece,
+    State.EXECUTING: ReferenceLoop._wait_tool,
+    State.DRAINING: ReferenceLoop._wait_tool,
+}
+
+__all__ = [
+    "BusyError", "InvalidLimit", "Kind", "Listener", "LoopTool", "Model", "ReferenceLoop",
+    "RunCancelled", "RunFailed", "Settlement", "check_arguments",
+]  # fmt: skip
