@@ -199,11 +199,14 @@ class Channel:
 
     # -- the event loop
 
-    def attach(self) -> None:
-        """Belong to the running event loop from now on. A child outlives the loops it serves."""
+    def attach(self) -> bool:
+        """Belong to the running event loop from now on, and say whether that is another one.
+
+        A child outlives the loops that it serves.
+        """
         loop = asyncio.get_running_loop()
         if loop is self._loop:
-            return
+            return False
         self._detach()
         self._given_up.update(self._waiting)
         self._waiting.clear()
@@ -214,6 +217,7 @@ class Channel:
             loop.add_writer(self.child.stdin, self._writable)
         if self._lines:
             loop.call_soon(self._pump)
+        return True
 
     def _detach(self) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -384,6 +388,10 @@ class Channel:
                 self.child.ending(self._limits.grace) + during,
                 "a child ends only after 'shutdown' or when its stdin ends",
             )
+
+    def release(self) -> None:
+        """Look at the child no more: it is being ended."""
+        self._detach()
 
     def lose(self, what: str, hint: str = "") -> None:
         """End the child because it broke the contract; whoever waits gets :class:`ChildLost`."""

@@ -10,7 +10,9 @@ as still, by moving the clock, not by waiting. Longer ones (a target's request t
 where they are while the bench holds something back on purpose.
 
 With sockets, threads or child processes all this is false, because an awaited peer looks like
-silence. There the child's kit answers a barrier instead, and a watchdog bounds the rest.
+silence. :class:`SocketLoop` is for a loop in this process that speaks to the loopback server: there
+still means that no file is ready either, time is real, and a watchdog decides about a hang. A child
+process has a kit that answers a barrier instead.
 """
 
 from __future__ import annotations
@@ -80,6 +82,42 @@ class StillLoop(asyncio.SelectorEventLoop):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
+
+
+class _SocketSelector(selectors.DefaultSelector):
+    """A selector that tells the loop when no file is ready, before it really waits."""
+
+    loop: SocketLoop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0) or self.loop.on_still():
+            return ready
+        return super().select(timeout)
+
+
+class SocketLoop(asyncio.SelectorEventLoop):
+    """An event loop with sockets and real time that knows when nothing is ready."""
+
+    def __init__(self) -> None:
+        selector = _SocketSelector()
+        self._still_waiters: list[asyncio.Future[None]] = []
+        selector.loop = self
+        super().__init__(selector)
+
+    async def still(self) -> None:
+        """Return when no callback and no file is ready."""
+        waiter: asyncio.Future[None] = self.create_future()
+        self._still_waiters.append(waiter)
+        await waiter
+
+    def on_still(self) -> bool:
+        """Nothing is ready: tell those who asked; whether anybody had."""
+        waiters, self._still_waiters = self._still_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        return bool(waiters)
 
 
 def run_still(main: Coroutine[Any, Any, T]) -> T:

@@ -8,9 +8,8 @@ a call of the reply start. What a run came to must be told as what it was.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from loopspec.rules.base import Broke, Finding, Held, Hidden, rule
+from loopspec.rules.base import Broke, Finding, Held, rule
 from loopspec.rules.replies import (
     accepted,
     asked_again,
@@ -21,9 +20,9 @@ from loopspec.rules.replies import (
     evidence,
     excused,
     executes_nothing,
+    fails_and_executes_nothing,
     limit_reached,
     missing_results,
-    must_fail,
     ordinary_batch,
     outcome_words,
     reason_of,
@@ -31,20 +30,13 @@ from loopspec.rules.replies import (
     sound,
     starts_in,
     text_of,
-    turn_of,
     waits_for_tool,
 )
-from loopspec.trace import Settled
 from loopspec.trace_index import Exchange, Run, TraceIndex
 from loopspec.vocabulary import (
     KNOWN_REASONS,
     UNFINISHED_REASONS,
-    EventType,
     FailureReason,
-    FaultKind,
-    Form,
-    Level,
-    Outcome,
     StopReason,
     ToolResult,
 )
@@ -109,9 +101,11 @@ def answer_without_calls(index: TraceIndex) -> Iterator[Finding]:
     source="B, CMP01, CMP02, CMP03",
 )
 def calls_decide(index: TraceIndex) -> Iterator[Finding]:
-    """Providers label replies with calls in either way. A loop that trusts the label, or only the
-    first piece, drops calls that the model asked for; one that leaves after the batch never shows
-    the model what it asked for."""
+    """Providers label replies with calls in either way.
+
+    A loop that trusts the label, or only the first piece, drops calls that the model asked for; one
+    that leaves after the batch never shows the model what it asked for.
+    """
     for exchange in index.exchanges:
         run = index.run_of(exchange)
         if run is None or not calls_of(exchange) or not accepted(exchange):
@@ -190,8 +184,11 @@ def _sent_meanwhile(run: Run, first: Exchange) -> Exchange | None:
     source="B, CMP06",
 )
 def tool_label_without_calls(index: TraceIndex) -> Iterator[Finding]:
-    """The same question gets the same reply. A loop that believes the label asks without end, and
-    a cancellation and a retry only fall into it again."""
+    """The same question gets the same reply.
+
+    A loop that believes the label asks without end, and a cancellation and a retry only fall into
+    it again.
+    """
     for exchange in index.exchanges:
         wrong = reason_of(exchange) == StopReason.TOOL_USE and not calls_of(exchange)
         if not wrong or not accepted(exchange):
@@ -208,69 +205,6 @@ def tool_label_without_calls(index: TraceIndex) -> Iterator[Finding]:
             )
         else:
             yield Held(*evidence(end_of(exchange), run.end))
-
-
-@rule(
-    "completion.empty-stop",
-    f"""A reply that ends with `stop` and has neither text nor tool calls MUST have the claimed
-    outcome (the run completes, fails, or asks again), and the number of requests on unchanged
-    history MUST be bounded (here: at most {EMPTY_AT_MOST} in a row).""",
-    source="CMP11, CMP12",
-    claim="empty_stop",
-)
-def empty_stop(index: TraceIndex) -> Iterator[Finding]:
-    """Whether nothing is an answer is a choice, but it is to be made and told. Asking on without
-    bound is no choice: it spends money until somebody looks."""
-    for run in index.runs:
-        chain: list[Exchange] = []
-        for exchange in run.exchanges:
-            if not _empty_stop(exchange):
-                chain = []
-                continue
-            chain.append(exchange)
-            again = asked_again(index, exchange)
-            if again is not None and len(chain) == EMPTY_AT_MOST:
-                yield Broke(
-                    f"{EMPTY_AT_MOST} requests in a row on unchanged history got empty replies, and "
-                    f"request {again.number} asked once more",
-                    *evidence(*(item.at for item in chain), again.at),
-                )
-            if index.next_in_run(exchange) is None or index.claim("empty_stop") == "completes":
-                yield from _empty_outcome(index, exchange, len(chain))
-            elif index.claim("empty_stop") == "asks-again" and len(chain) == 1:
-                yield Held(*evidence(end_of(exchange), again.at if again else None))
-
-
-def _empty_stop(exchange: Exchange) -> bool:
-    nothing = not calls_of(exchange) and not text_of(exchange)
-    return nothing and accepted(exchange) and reason_of(exchange) == StopReason.STOP
-
-
-def _empty_outcome(index: TraceIndex, exchange: Exchange, asked: int) -> Iterator[Finding]:
-    """The outcome after the last of ``asked`` empty replies in a row."""
-    run = _ending(index, exchange)
-    if run is None:
-        return
-    following = index.next_in_run(exchange)
-    claimed = index.claim("empty_stop")
-    came = f"request {following.number} followed" if following is not None else outcome_words(run)
-    places = evidence(end_of(exchange), following.at if following is not None else run.end)
-    if claimed == "asks-again":
-        # After the first of them the loop asks again; when it gives up, any outcome will do.
-        if asked > 1 or limit_reached(index, run, exchange):
-            return
-        held = False
-    elif claimed == "completes":
-        held = following is None and run.completed
-    else:
-        held = run.settled is not None and not run.completed
-    if held:
-        yield Held(*places)
-    else:
-        wanted = {"completes": "complete the run", "fails": "fail the run"}.get(
-            claimed or "", "be asked again"
-        )
-        yield Broke(f"{reply_words(exchange)} is empty; it was to {wanted}, but {came}", *places)
 
 
 # --------------------------------------------------------------------------------------------
@@ -296,8 +230,10 @@ def error_executes_nothing(index: TraceIndex) -> Iterator[Finding]:
     source="A, B",
 )
 def aborted_by_provider(index: TraceIndex) -> Iterator[Finding]:
-    """Only the user's decision is a cancellation. A provider that gives up is a failure, and a
-    caller that is told otherwise does not try again."""
+    """Only the user's decision is a cancellation.
+
+    A provider that gives up is a failure, and a caller that is told otherwise does not try again.
+    """
     for exchange in index.exchanges:
         run = index.run_of(exchange)
         if reason_of(exchange) != StopReason.ABORTED or run is None or run.cancels:
@@ -305,18 +241,15 @@ def aborted_by_provider(index: TraceIndex) -> Iterator[Finding]:
         what = reply_words(exchange)
         told = run.settled.reason if run.settled is not None else None
         last = index.next_in_run(exchange) is None
-        yield from (
-            found
-            for found in executes_nothing(index, exchange, what)
-            if isinstance(found, Broke)
-        )
-        if last and told == FailureReason.CANCELLED and not excused(index, run):
+        wrong = last and told == FailureReason.CANCELLED and not excused(index, run)
+        if wrong:
             yield Broke(
                 f"{what} was the provider's doing, but the run was told as cancelled",
                 *evidence(end_of(exchange), run.settled_at),
             )
-        else:
-            yield from must_fail(index, exchange, what)
+        for found in fails_and_executes_nothing(index, exchange, what):
+            if not (wrong and isinstance(found, Held)):
+                yield found
 
 
 # --------------------------------------------------------------------------------------------
@@ -331,7 +264,9 @@ def aborted_by_provider(index: TraceIndex) -> Iterator[Finding]:
 )
 def length_executes_nothing(index: TraceIndex) -> Iterator[Finding]:
     """Arguments that were cut may still parse: `rm -r /tmp/x` may be the start of a longer path.
-    Nobody can tell from a cut reply which of its calls are what the model meant."""
+
+    Nobody can tell from a cut reply which of its calls are what the model meant.
+    """
     for exchange in index.exchanges:
         if reason_of(exchange) == StopReason.LENGTH:
             yield from executes_nothing(index, exchange, reply_words(exchange))
@@ -346,22 +281,23 @@ def length_executes_nothing(index: TraceIndex) -> Iterator[Finding]:
     claim="length",
 )
 def length_outcome(index: TraceIndex) -> Iterator[Finding]:
-    """A truncated answer looks like an answer. The three ways differ, but none of them passes it
-    off as complete."""
+    """A truncated answer looks like an answer.
+
+    The three ways differ, but none of them passes it off as complete.
+    """
     for exchange in index.exchanges:
         run = index.run_of(exchange)
-        if reason_of(exchange) != StopReason.LENGTH or run is None or exchange.cancelled_at:
+        cut = exchange.cancelled_at is not None
+        if reason_of(exchange) != StopReason.LENGTH or run is None or cut:
             continue
         if index.claim("length") == "answers":
             yield from _length_answers(index, run, exchange)
         elif _ending(index, exchange) is not None:
-            yield from _ends_without_asking(index, run, exchange, index.claim("length") == "marked")
+            yield from _ends_without_asking(index, run, exchange)
 
 
-def _ends_without_asking(
-    index: TraceIndex, run: Run, exchange: Exchange, marked: bool = False
-) -> Iterator[Finding]:
-    """The run fails, with no further request; ``marked``: and without raising."""
+def _ends_without_asking(index: TraceIndex, run: Run, exchange: Exchange) -> Iterator[Finding]:
+    """The run fails, with no further request. Its form is for completion.failure-form."""
     following = index.next_in_run(exchange)
     what = reply_words(exchange)
     if following is not None:
@@ -370,11 +306,9 @@ def _ends_without_asking(
             *evidence(end_of(exchange), following.at),
         )
         return
-    raised = run.settled is not None and run.settled.form == Form.RAISED
-    if run.settled is None or run.completed or (marked and raised):
-        wanted = "settle with a mark" if marked else "fail"
+    if run.settled is None or run.completed:
         yield Broke(
-            f"after {what} the run was to {wanted}, but {outcome_words(run)}",
+            f"after {what} the run was to be told from one that completed, but {outcome_words(run)}",
             *evidence(end_of(exchange), run.end),
         )
     else:
@@ -423,8 +357,10 @@ def _length_answers(index: TraceIndex, run: Run, exchange: Exchange) -> Iterator
     source="B, PAU03",
 )
 def deferred_is_not_final(index: TraceIndex) -> Iterator[Finding]:
-    """Such a reply is a receipt: the provider is still working. What it holds so far is neither
-    the answer nor a call to be run."""
+    """Such a reply is a receipt: the provider is still working.
+
+    What it holds so far is neither the answer nor a call to be run.
+    """
     for exchange in index.exchanges:
         if reason_of(exchange) not in UNFINISHED_REASONS:
             continue
@@ -451,10 +387,12 @@ def deferred_is_not_final(index: TraceIndex) -> Iterator[Finding]:
     claim="deferred",
 )
 def deferred_outcome(index: TraceIndex) -> Iterator[Finding]:
-    """Polling costs requests, and failing costs the work already done: a caller has to know which
-    of the two happens."""
+    """Polling costs requests, and failing costs the work already done.
+
+    A caller has to know which of the two happens.
+    """
     for exchange in index.exchanges:
-        if reason_of(exchange) not in UNFINISHED_REASONS or exchange.cancelled_at:
+        if reason_of(exchange) not in UNFINISHED_REASONS or exchange.cancelled_at is not None:
             continue
         run = _ending(index, exchange)
         if run is None:
@@ -492,8 +430,10 @@ def refusal_executes_nothing(index: TraceIndex) -> Iterator[Finding]:
     source="REF02",
 )
 def refusal_is_told(index: TraceIndex) -> Iterator[Finding]:
-    """A refusal may carry no text, or text that reads like an answer. Asked the same, the model
-    refuses again."""
+    """A refusal may carry no text, or text that reads like an answer.
+
+    Asked the same, the model refuses again.
+    """
     for exchange in index.exchanges:
         if reason_of(exchange) != StopReason.REFUSAL:
             continue
@@ -523,207 +463,87 @@ def refusal_is_told(index: TraceIndex) -> Iterator[Finding]:
     source="D",
 )
 def unknown_reason_fails(index: TraceIndex) -> Iterator[Finding]:
-    """New reasons are invented for new ways not to finish. Taking them for a stop turns each into
-    a silent success."""
+    """New reasons are invented for new ways not to finish.
+
+    Taking them for a stop turns each into a silent success.
+    """
     for exchange in index.exchanges:
         reason = reason_of(exchange)
         if reason is None or reason in KNOWN_REASONS:
             continue
-        what = reply_words(exchange)
-        broken = [f for f in executes_nothing(index, exchange, what) if isinstance(f, Broke)]
-        yield from broken
-        outcome = list(must_fail(index, exchange, what))
-        yield from (found for found in outcome if not (broken and isinstance(found, Held)))
+        yield from fails_and_executes_nothing(index, exchange, reply_words(exchange))
 
 
 # --------------------------------------------------------------------------------------------
-# How an outcome is told
+# Replies with nothing in them
 
 
 @rule(
-    "completion.failure-is-told",
-    "A run that did not complete MUST NOT be reported as completed.",
-    source="B",
+    "completion.empty-stop",
+    f"""A reply that ends with `stop` and has neither text nor tool calls MUST have the claimed
+    outcome (the run completes, fails, or asks again), and the number of requests on unchanged
+    history MUST be bounded (here: at most {EMPTY_AT_MOST} in a row).""",
+    source="CMP11, CMP12",
+    claim="empty_stop",
 )
-def failure_is_told(index: TraceIndex) -> Iterator[Finding]:
-    """Success is what callers act on. Replies that ended with `length`, a refusal, `deferred` or
-    an unknown reason, and runs ended by a limit, have rules of their own; here stands what
-    no choice of a loop can make complete: a failed reply, one that never ended, a batch that a
-    cancellation left without an answer, and a run that asked nothing."""
+def empty_stop(index: TraceIndex) -> Iterator[Finding]:
+    """Whether nothing is an answer is a choice, but it is to be made and told.
+
+    Asking on without bound is no choice: it spends money until somebody looks.
+    """
     for run in index.runs:
-        if run.settled is None or excused_by_others(index, run):
-            continue
-        why = _did_not_complete(index, run)
-        if why is None:
-            continue
-        words, at = why
-        if run.completed:
-            yield Broke(f"{words}, but {outcome_words(run)}", *evidence(at, run.settled_at))
-        else:
-            yield Held(*evidence(at, run.settled_at))
-
-
-def excused_by_others(index: TraceIndex, run: Run) -> bool:
-    """As :func:`excused`, but a cancellation is no excuse: it does not make a run complete."""
-    undisturbed = Run(run.prompted, run.at, settled=run.settled, settled_at=run.settled_at)
-    undisturbed.listener_raised_at = run.listener_raised_at
-    others = [other for other in index.runs if other is not run]
-    return excused(_Only(index, undisturbed, others), undisturbed)
-
-
-def _did_not_complete(index: TraceIndex, run: Run) -> tuple[str, int] | None:
-    """Why the run cannot have completed, and the entry that shows it; ``None`` if it may have."""
-    last = run.last
-    if last is None:
-        asked = any(run.at < other.at < (run.end or run.at) for other in index.auxiliary)
-        return None if asked else ("the run asked the model nothing", run.at)
-    reason = reason_of(last)
-    if last.failed:
-        return f"{reply_words(last)} failed", end_of(last)
-    if reason is None:
-        return f"{reply_words(last)} never ended", end_of(last)
-    if run.cancels and accepted(last) and calls_of(last):
-        words = f"{reply_words(last)} has calls, and a cancellation left them without an answer"
-        return words, end_of(last)
-    return None
-
-
-@rule(
-    "completion.failure-form",
-    """A run that failed MUST raise (`raises`) or settle with an error mark (`marked`), as
-    claimed.""",
-    source="B",
-    claim="failure",
-)
-def failure_form(index: TraceIndex) -> Iterator[Finding]:
-    """A caller writes `except` or `if`, once. Cancellation, limits, lengths and failing tools have
-    claims or rules of their own for how they are told, and are left out here."""
-    for run in index.runs:
-        settled = run.settled
-        if settled is None or settled.outcome != Outcome.FAILED or excused(index, run):
-            continue
-        if _form_is_claimed_apart(index, run, settled):
-            continue
-        raised = settled.form == Form.RAISED
-        if raised == (index.claim("failure") == "raises"):
-            yield Held(*evidence(run.settled_at))
-        else:
-            wanted = "raise" if index.claim("failure") == "raises" else "settle with a mark"
-            yield Broke(
-                f"a run that failed was to {wanted}, but {outcome_words(run)}",
-                *evidence(run.settled_at),
-            )
-
-
-def _form_is_claimed_apart(index: TraceIndex, run: Run, settled: Settled) -> bool:
-    raised = any(
-        start.settled is not None and start.settled.how != "returned"
-        for exchange in run.exchanges
-        for start in starts_in(index, exchange)
-    )
-    last = run.last
-    length = last is not None and reason_of(last) == StopReason.LENGTH
-    limit = last is not None and bool(calls_of(last)) and limit_reached(index, run, last)
-    apart = (
-        FailureReason.CANCELLED, FailureReason.BUSY, FailureReason.INVALID, FailureReason.LENGTH,
-        FailureReason.LIMIT, FailureReason.TOOL, FailureReason.LISTENER,
-    )  # fmt: skip
-    return raised or length or limit or settled.reason in apart
-
-
-@rule(
-    "completion.failure-carries-message",
-    """Where the provider gave an error message, the failure that the caller gets SHOULD contain
-    it.""",
-    source="B",
-    level=Level.ADVISORY,
-)
-def failure_carries_message(index: TraceIndex) -> Iterator[Finding]:
-    """The provider's words are often the only way to learn what was wrong with a request."""
-    for run in index.runs:
-        last, settled = run.last, run.settled
-        if last is None or settled is None or settled.outcome != Outcome.FAILED:
-            continue
-        message = _provider_message(last)
-        if message is None or not last.failed or excused(index, run):
-            continue
-        told = [settled.message or "", *_texts(settled.raw)]
-        if any(message in text for text in told):
-            yield Held(*evidence(end_of(last), run.settled_at))
-        else:
-            yield Broke(
-                f"the provider said {message!r}, but the failure says {settled.message!r}",
-                *evidence(end_of(last), run.settled_at),
-            )
-
-
-def _provider_message(exchange: Exchange) -> str | None:
-    """The provider's own words, without the status that the bench writes before them."""
-    fault = exchange.fault
-    if not exchange.error:
-        return None
-    if fault is not None and fault.fault == FaultKind.STATUS:
-        status, colon, words = exchange.error.partition(": ")
-        return words or None if colon and status.isdigit() else exchange.error
-    return exchange.error
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Every text inside plain data."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _texts(item)
-
-
-@rule(
-    "completion.answer-form",
-    """A completed run MUST return its last message (`returned`) or tell it in its events or end
-    (`told`), as claimed.""",
-    source="B",
-    claim="answer",
-)
-def answer_form(index: TraceIndex) -> Iterator[Finding]:
-    """The last message is the answer: neither the first one nor all of them run together."""
-    for run in index.runs:
-        last, settled = run.last, run.settled
-        if last is None or settled is None or not run.completed or excused(index, run):
-            continue
-        want = text_of(last).strip()
-        if not want or calls_of(last) or not accepted(last):
-            continue
-        places = evidence(end_of(last), run.settled_at)
-        back = settled.answer is not None and settled.answer.strip() == want
-        if index.claim("answer") == "returned":
-            held = back and settled.form == Form.RETURNED
-        else:
-            held = back or _shown(index, run, want)
-            if not held and not index.observes("events") and settled.answer is None:
-                yield Hidden("the answer is told in events, which this variant does not show")
+        in_a_row = 0
+        same: list[Exchange] = []
+        for exchange in run.exchanges:
+            if not _empty_stop(exchange):
+                in_a_row, same = 0, []
                 continue
-        if held:
-            yield Held(*places)
-        else:
-            yield Broke(
-                f"the last message is {want!r}; it was to be {index.claim('answer')}, but "
-                f"{outcome_words(run)} with the answer {settled.answer!r}",
-                *places,
-            )
+            in_a_row += 1
+            again = asked_again(index, exchange)
+            same.append(exchange)
+            if again is not None and len(same) == EMPTY_AT_MOST:
+                yield Broke(
+                    f"{EMPTY_AT_MOST} requests in a row on unchanged history got empty replies, and "
+                    f"request {again.number} asked once more",
+                    *evidence(*(item.at for item in same), again.at),
+                )
+            yield from _empty_outcome(index, exchange, in_a_row)
+            if again is None:
+                same = []
 
 
-def _shown(index: TraceIndex, run: Run, want: str) -> bool:
-    """The text was told in the run's events, whole or in deltas."""
-    deltas = ""
-    for _, event in index.run_events(run):
-        if event.type == EventType.TEXT_DELTA:
-            deltas += event.text or ""
-        elif event.role == "assistant" and (event.text or "").strip() == want:
-            return True
-    return want in deltas
+def _empty_stop(exchange: Exchange) -> bool:
+    nothing = not calls_of(exchange) and not text_of(exchange)
+    return nothing and accepted(exchange) and reason_of(exchange) == StopReason.STOP
 
 
-__all__ = ["EMPTY_AT_MOST", "turn_of"]
+def _empty_outcome(index: TraceIndex, exchange: Exchange, in_a_row: int) -> Iterator[Finding]:
+    """What came of this empty reply, the last of so many in a row."""
+    run = _ending(index, exchange)
+    if run is None:
+        return
+    following = index.next_in_run(exchange)
+    claimed = index.claim("empty_stop")
+    if claimed == "asks-again":
+        # After the first of them the loop asks again; when it gives up, any outcome will do.
+        if in_a_row > 1 or (following is None and limit_reached(index, run, exchange)):
+            return
+        held, wanted = following is not None, "be asked again"
+    elif claimed == "completes":
+        held, wanted = following is None and run.completed, "complete the run"
+    else:
+        # Another attempt at the same request is no other outcome: the last attempt's counts.
+        if asked_again(index, exchange) is not None:
+            return
+        failed = run.settled is not None and not run.completed
+        held, wanted = following is None and failed, "fail the run"
+    places = evidence(end_of(exchange), following.at if following is not None else run.end)
+    if held:
+        yield Held(*places)
+        return
+    came = f"request {following.number} followed" if following is not None else outcome_words(run)
+    yield Broke(f"{reply_words(exchange)} is empty; it was to {wanted}, but {came}", *places)
+
+
+# The second half of the chapter. It registers its rules when it is imported, hence last.
+from loopspec.rules import completion_told as _told  # noqa: E402, F401

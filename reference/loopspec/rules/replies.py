@@ -31,7 +31,6 @@ from loopspec.vocabulary import (
     FailureReason,
     FaultKind,
     Message,
-    Outcome,
     Reason,
     Terminator,
     TextDelta,
@@ -220,9 +219,16 @@ def overlapped(index: TraceIndex, run: Run) -> bool:
     return False
 
 
-def excused(index: TraceIndex, run: Run, before: int | None = None) -> bool:
-    """Something other than a reply may have ended the run (before this position, if given)."""
-    places = [cancel.sent_at for cancel in run.cancels] + run.listener_raised_at
+def excused(
+    index: TraceIndex, run: Run, before: int | None = None, *, by_cancel: bool = True
+) -> bool:
+    """Something other than a reply may have ended the run: before a position, if one is given.
+
+    ``by_cancel`` says whether a cancellation counts.
+    """
+    places = list(run.listener_raised_at)
+    if by_cancel:
+        places += [cancel.sent_at for cancel in run.cancels]
     disturbed = any(before is None or place < before for place in places)
     return disturbed or run.refused or overlapped(index, run)
 
@@ -273,6 +279,14 @@ def must_fail(index: TraceIndex, exchange: Exchange, what: str) -> Iterator[Find
         yield Held(*evidence(end_of(exchange), run.end))
 
 
+def fails_and_executes_nothing(index: TraceIndex, exchange: Exchange, what: str) -> Iterator[Finding]:
+    """No call of this reply starts, and the run fails after it."""
+    broken = [found for found in executes_nothing(index, exchange, what) if isinstance(found, Broke)]
+    outcome = list(must_fail(index, exchange, what))
+    yield from broken
+    yield from (found for found in outcome if not (broken and isinstance(found, Held)))
+
+
 def reply_words(exchange: Exchange) -> str:
     """A reply for a person."""
     reason = reason_of(exchange)
@@ -283,13 +297,20 @@ def reply_words(exchange: Exchange) -> str:
 # Limits
 
 
+def has_limits(index: TraceIndex) -> bool:
+    """The target can be given a turn limit."""
+    return index.observes("limit") or index.claim("max_turns") is not None
+
+
+def valid_limit(limit: int | float | None) -> bool:
+    """It is a positive whole number."""
+    return limit is not None and limit >= 1 and float(limit).is_integer()
+
+
 def limit_of(index: TraceIndex) -> int | None:
     """The turn limit in force: a positive whole number given to a target that has limits."""
     limit = index.header.max_turns
-    has = index.observes("limit") or index.claim("max_turns") is not None
-    if not has or limit is None or isinstance(limit, bool) or limit != limit or limit < 1:
-        return None
-    return int(limit) if float(limit).is_integer() else None
+    return int(limit) if limit is not None and valid_limit(limit) and has_limits(index) else None
 
 
 def turn_of(run: Run, exchange: Exchange) -> int:

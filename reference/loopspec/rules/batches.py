@@ -1,0 +1,410 @@
+"""What became of the calls of a reply, and where history shows it: readings for three chapters.
+
+No rules stand here; ``tools``, ``pairing`` and ``history`` ask these questions of a trace.
+
+**Which replies are judged.** A reply that ended with ``stop`` or ``toolUse`` was *taken* when
+nothing disturbed the run after its request, or when the target showed that it had the whole reply:
+a tool of it started, a further request came, or the end of its message was told. A cancellation or
+a failing listener may come between the last byte that the bench sent and the moment at which the
+target looked at it; then nobody can know, and the rules are silent.
+
+**Where results are looked for.** A *sight* is a place that shows the target's history after a
+reply: a later request, or the history that was read at rest. A later request counts only where it
+must build on the reply: in the same run, or in one that was prompted after the reply's run ended.
+A reply's message is found in a sight by the ids of its calls, in order, because an id may be used
+again in a later turn; where the ids were changed, by names and arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loopspec.rules.replies import accepted, calls_of, overlapped, terminator_at
+from loopspec.trace_index import Exchange, Run, SentCall, Start, TraceIndex
+from loopspec.vocabulary import (
+    ACCEPTING_REASONS,
+    AssistantMessage,
+    EventType,
+    FailureReason,
+    Message,
+    ToolResult,
+)
+
+# --------------------------------------------------------------------------------------------
+# What the probe tools accept
+
+PROBES: dict[str, dict[str, tuple[str, bool]]] = {
+    "probe": {"value": ("string", True)},
+    "probe_number": {"amount": ("integer", True)},
+    "probe_optional": {"note": ("string", False)},
+}
+"""For each probe tool its properties, with their JSON type and whether they are required.
+
+Rules do not read the scenario language, so the few facts that they need stand here as data; a test
+holds them equal to the schemas that targets are given."""
+
+
+def same_json(one: Any, other: Any) -> bool:
+    """Whether two parsed JSON values are the same value (1 and 1.0 are, 1 and true are not)."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same_json(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same_json, one, other))
+    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
+
+
+def parsed(text: str) -> tuple[bool, Any]:
+    """Whether ``text`` is JSON, and its value."""
+    try:
+        return True, json.loads(text)
+    except ValueError:
+        return False, None
+
+
+def same_arguments(one: str, other: str) -> bool:
+    """Whether two argument texts are the same JSON value (or the same text, if neither is JSON)."""
+    (one_is, one_value), (other_is, other_value) = parsed(one), parsed(other)
+    return same_json(one_value, other_value) if one_is and other_is else one == other
+
+
+def objection(tool: str, arguments: str) -> str | None:
+    """Why ``arguments`` are not what the probe ``tool`` declares, in words; ``None``: they are."""
+    is_json, value = parsed(arguments)
+    if not is_json:
+        return "they are not JSON"
+    if not isinstance(value, dict):
+        return "they are not an object"
+    for name, (kind, required) in PROBES[tool].items():
+        item = value.get(name)
+        if item is None:
+            if required:
+                return f"the required {name!r} is missing"
+        elif kind == "string" and not isinstance(item, str):
+            return f"{name!r} is not a string"
+        elif kind == "integer" and (
+            isinstance(item, bool) or not isinstance(item, int | float) or item != int(item)
+        ):
+            return f"{name!r} is not a whole number"
+    return None
+
+
+def fault_of(call: SentCall, exchange: Exchange) -> str | None:
+    """The claim that says what such a call leads to: ``unknown_tool``, ``invalid_arguments``.
+
+    ``None``: nothing is wrong with the call, or it names a tool that the target itself offered.
+    """
+    if call.name not in PROBES:
+        return None if call.name in exchange.request.tools else "unknown_tool"
+    # Some providers send nothing where a call has no arguments, and loops read that as {}.
+    return "invalid_arguments" if objection(call.name, call.arguments.strip() or "{}") else None
+
+
+def must_run(call: SentCall, index: TraceIndex) -> bool:
+    """Whether the call is whole and fits its tool, so that nothing excuses not running it."""
+    # On the Chat wire a call has no end of its own.
+    whole = call.ended_at is not None or index.header.wire == "chat"
+    return whole and call.name in PROBES and objection(call.name, call.arguments) is None
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, float) and value == int(value):
+        value = int(value)
+    return value.strip() if isinstance(value, str) else json.dumps(value)
+
+
+def _converts(tool: str, sent: str, got: str) -> bool:
+    """Whether ``got`` may be a plain conversion of ``sent``: the declared properties say the same
+    (``"12"`` for ``12``), undeclared ones may be gone, absent optional ones may be null."""
+    (_, before), (_, after) = parsed(sent), parsed(got)
+    if tool not in PROBES or not isinstance(before, dict) or not isinstance(after, dict):
+        return False
+    for name in PROBES[tool]:
+        one, other = before.get(name), after.get(name)
+        if (one is None) != (other is None) or _scalar(one) != _scalar(other):
+            return False
+    return all(key in PROBES[tool] or same_json(before.get(key), after[key]) for key in after)
+
+
+# --------------------------------------------------------------------------------------------
+# Batches
+
+
+def disturbance(index: TraceIndex, run: Run, after: int) -> int | None:
+    """Where a cancellation or a failing listener first came between in ``run``, after a position."""
+    places = [cancel.sent_at for cancel in run.cancels]
+    if index.claim("listener_failure") != "ignored":
+        places += run.listener_raised_at
+    return min((at for at in places if at > after), default=None)
+
+
+def _shown_taken(index: TraceIndex, exchange: Exchange, run: Run, disturbed: int | None) -> bool:
+    following = index.next_in_run(exchange)
+    if following is not None or any(start.call for start in index.starts_of(exchange)):
+        return True
+    ids = {call.id for call in exchange.calls}
+    for at, event in index.run_events(run):
+        if exchange.terminator_at is None or at < exchange.terminator_at:
+            continue
+        if event.type in (EventType.TOOL_START, EventType.TOOL_END) and event.call_id in ids:
+            return True
+        if event.type == EventType.MESSAGE_END and event.role == "assistant" and not event.interrupted:
+            in_time = disturbed is None or at < disturbed
+            if event.reason in ACCEPTING_REASONS or (event.reason is None and in_time):
+                return True
+    return False
+
+
+def shown_taken(index: TraceIndex, exchange: Exchange) -> bool:
+    """Whether the target did something that shows it had the whole of an accepted reply."""
+    run = index.run_of(exchange)
+    if run is None or not exchange.accepted:
+        return False
+    return _shown_taken(index, exchange, run, disturbance(index, run, exchange.at))
+
+
+def taken(index: TraceIndex, exchange: Exchange) -> bool:
+    """Whether the target certainly accepted this reply; see the module's text."""
+    run = index.run_of(exchange)
+    if run is None or not exchange.accepted:
+        return False
+    disturbed = disturbance(index, run, exchange.at)
+    quiet = disturbed is None and run.settled is not None
+    return quiet or _shown_taken(index, exchange, run, disturbed)
+
+
+def odd_ids(exchange: Exchange) -> bool:
+    """Whether the reply has an empty id or one id twice: a rule of its own says what is legal."""
+    ids = [call.id for call in exchange.calls]
+    return "" in ids or len(set(ids)) < len(ids)
+
+
+@dataclass(slots=True)
+class Batch:
+    """The calls of a reply with the starts that serve each of them.
+
+    ``strays`` are tools that were entered while this batch was the latest, with arguments that no
+    call has and that are no conversion of a call's.
+    """
+
+    exchange: Exchange
+    run: Run
+    starts: list[tuple[SentCall, list[Start]]]
+    strays: list[Start]
+
+    def stray(self, tool: str) -> bool:
+        """Whether this tool was entered in a way that no call explains."""
+        return any(start.entry.tool == tool for start in self.strays)
+
+    def finished(self, starts: Sequence[Start]) -> bool:
+        """Whether one of these starts returned or raised before the run ended."""
+        end = self.run.end
+        return any(
+            start.settled is not None and start.settled.how in ("returned", "raised")
+            and start.settled_at is not None and (end is None or start.settled_at < end)
+            for start in starts
+        )  # fmt: skip
+
+
+def _late_call(index: TraceIndex, start: Start) -> SentCall | None:
+    """The call of an earlier reply that a start names although a newer request has come."""
+    if start.call is not None or start.entry.call_id is None:
+        return None
+    for exchange in reversed(index.exchanges):
+        if exchange.at < start.at:
+            for call in exchange.calls:
+                if call.id == start.entry.call_id and call.name == start.entry.tool:
+                    return call
+    return None
+
+
+def batch_of(index: TraceIndex, exchange: Exchange, run: Run) -> Batch:
+    """The batch of one reply."""
+    late = [(start, _late_call(index, start)) for start in index.starts]
+    starts = [
+        (call, [start for start, earlier in late if start.call is call or earlier is call])
+        for call in exchange.calls
+    ]
+    strays = []
+    for start in index.starts_of(exchange):
+        if start.call is not None or start.entry.call_id is not None:
+            continue
+        entry = start.entry
+        fits = (
+            served
+            for call, served in starts
+            if not served and call.name == entry.tool
+            and _converts(entry.tool, call.arguments, entry.arguments)
+        )  # fmt: skip
+        home = next(fits, strays)
+        home.append(start)
+    return Batch(exchange, run, starts, strays)
+
+
+def batches(index: TraceIndex) -> Iterator[Batch]:
+    """The batches of all replies that were taken and have calls."""
+    for exchange in index.exchanges:
+        run = index.run_of(exchange)
+        if exchange.calls and run is not None and taken(index, exchange):
+            yield batch_of(index, exchange, run)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that could not give a result; ``claim`` says by which claim it is judged."""
+
+    call: SentCall
+    claim: str
+    at: int | None = None
+
+
+def failures(batch: Batch) -> list[Failure]:
+    """The calls of a batch that failed: unknown tool, invalid arguments, a tool that raised."""
+    found = []
+    for call, starts in batch.starts:
+        raised = [s.settled_at for s in starts if s.settled is not None and s.settled.how == "raised"]
+        claim = fault_of(call, batch.exchange)
+        if raised:
+            found.append(Failure(call, "tool_exception", raised[0]))
+        elif claim is not None and not starts and not batch.stray(call.name):
+            found.append(Failure(call, claim))
+    return found
+
+
+def may_end(index: TraceIndex, batch: Batch, besides: str = "") -> bool:
+    """Whether something may have ended the batch early: a cancellation, a listener, a limit, a
+    hang, or a failing call that no claim says is answered. ``besides`` is a claim to leave out."""
+    following = index.next_in_run(batch.exchange)
+    disturbed = disturbance(index, batch.run, batch.exchange.at)
+    if disturbed is not None and (following is None or disturbed < following.at):
+        return True
+    if following is not None:
+        return False
+    if batch.run.settled is None or batch.run.settled.reason == FailureReason.LIMIT:
+        return True
+    return any(
+        failure.claim != besides and index.claim(failure.claim) != "answers"
+        for failure in failures(batch)
+    )
+
+
+# --------------------------------------------------------------------------------------------
+# Sights
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A place that shows the target's history: ``where`` names it in words."""
+
+    at: int
+    where: str
+    messages: tuple[Message, ...]
+    request: bool
+
+
+def builds_on(index: TraceIndex, run: Run, later: Exchange) -> bool:
+    """Whether a later request must carry what ``run`` left in history."""
+    owner = index.run_of(later)
+    if owner is None or (index.lost_at is not None and later.at > index.lost_at):
+        return False
+    if owner is run:
+        return True
+    queued = index.claim("concurrent_prompt") == "queued"
+    if run.prompted.fork or (run.prompted.running and not queued):
+        return False
+    return run.end is not None and later.at > run.end and (queued or owner.at > run.end)
+
+
+def sights(index: TraceIndex, exchange: Exchange) -> list[Sight]:
+    """Where the history after this reply shows, in the order of the trace."""
+    run = index.run_of(exchange)
+    if run is None:
+        return []
+    found = [
+        Sight(later.at, f"request {later.number}", later.request.messages, True)
+        for later in index.later_requests(exchange.at)
+        if builds_on(index, run, later)
+    ]
+    apart = run.prompted.running and index.claim("concurrent_prompt") != "queued"
+    for at, history in index.histories:
+        read = index.run(history.prompt)
+        if run.end is None or at < run.end or apart or run.prompted.fork or read.prompted.fork:
+            continue
+        where = f"the history after prompt {history.prompt}"
+        found.append(Sight(at, where, history.messages, False))
+    return sorted(found, key=lambda sight: sight.at)
+
+
+def _first(messages: Sequence[Message], begin: int, exchange: Exchange) -> int | None:
+    ids = {call.id for call in exchange.calls}
+    shape = [(call.name, call.arguments) for call in exchange.calls]
+    alike = None
+    for at in range(begin, len(messages)):
+        message = messages[at]
+        if not isinstance(message, AssistantMessage) or not message.calls:
+            continue
+        if any(call.id in ids for call in message.calls):
+            return at
+        if alike is None and len(message.calls) == len(shape) and all(
+            call.name == name and same_arguments(call.arguments, arguments)
+            for call, (name, arguments) in zip(message.calls, shape, strict=True)
+        ):  # fmt: skip
+            alike = at
+    return alike
+
+
+def locate(index: TraceIndex, exchange: Exchange, messages: Sequence[Message]) -> int | None:
+    """The position of the message that is this reply with calls, or ``None``."""
+    at = -1
+    for other in index.exchanges:
+        if other is exchange:
+            return _first(messages, at + 1, exchange)
+        if other.calls and taken(index, other):
+            found = _first(messages, at + 1, other)
+            at = at if found is None else found
+    return None
+
+
+def answers(messages: Sequence[Message], position: int, call_id: str) -> list[ToolResult]:
+    """The results of one call of the message at ``position``, up to where its id is used again."""
+    found = []
+    for message in messages[position + 1 :]:
+        if isinstance(message, ToolResult) and message.call_id == call_id:
+            found.append(message)
+        elif isinstance(message, AssistantMessage) and any(c.id == call_id for c in message.calls):
+            break
+    return found
+
+
+def id_there(message: Message, exchange: Exchange, call: SentCall) -> str:
+    """The id under which a located message carries the call: its own, unless ids were changed."""
+    calls = message.calls if isinstance(message, AssistantMessage) else ()
+    if any(item.id == call.id for item in calls) or len(calls) != len(exchange.calls):
+        return call.id
+    return calls[next(i for i, item in enumerate(exchange.calls) if item is call)].id
+
+
+def result_there(
+    index: TraceIndex, exchange: Exchange, call: SentCall, messages: Sequence[Message]
+) -> ToolResult | None:
+    """The first result of a call in a message list, if the list has its reply and the result."""
+    position = locate(index, exchange, messages)
+    if position is None:
+        return None
+    found = answers(messages, position, id_there(messages[position], exchange, call))
+    return found[0] if found else None
+
+
+def quoted(text: str) -> str:
+    """A text for a finding's words, in quotes and not longer than a line."""
+    return repr(text if len(text) <= 60 else text[:57] + "...")
+
+
+def how_ended(run: Run) -> str:
+    """What a run came to, in words."""
+    if run.settled is None:
+        return "the run never settled"
+    reason = f" ({run.settled.reason})" if run.settled.reason else ""
+    return f"the run settled as {run.settled.outcome}{reason}"
