@@ -433,7 +433,14 @@ class Machine:
     max_turns: how many requests the run may make; ``None``: any number.
     table: the run's table; tests give mutilated ones.
     call_table: the call's table.
+
+    ``guards``, ``actions`` and ``assembles`` are what the table's names stand for; they are
+    attributes so that a loop that is wrong on purpose can differ in exactly one of them.
     """
+
+    guards: ClassVar[Mapping[str, Callable[[Machine, Any], bool]]]
+    actions: ClassVar[Mapping[str, Callable[[Machine, Any, list[Output]], None]]]
+    assembles: ClassVar[type[Assembler]] = Assembler
 
     def __init__(
         self,
@@ -448,7 +455,7 @@ class Machine:
         self.turn = 0
         self.asked_again = 0
         self.turn_open = False
-        self.assembler = Assembler()
+        self.assembler = self.assembles()
         self.draft_told = False
         self.reason: Reason | None = None
         self.reply: AssistantMessage | None = None
@@ -463,12 +470,11 @@ class Machine:
         """Take one input; return what to do, in order. Raises :class:`IllegalInput`."""
         kind = given.kind
         for row in self._table.get((self.state, kind), ()):
-            if GUARDS[row.guard](self, given):
+            if self.guards[row.guard](self, given):
                 self.path.append((self.state, kind, row.guard))
                 outputs: list[Output] = []
-                before, self.state = self.state, row.next
-                ACTIONS[row.action](self, given, outputs)
-                del before
+                self.state = row.next
+                self.actions[row.action](self, given, outputs)
                 return outputs
         raise IllegalInput(self.state, kind, self.legal())
 
@@ -698,7 +704,7 @@ def _open_turn(m: Machine, i: Any, out: list[Output]) -> None:
 
 def _send_request(m: Machine, i: Any, out: list[Output]) -> None:
     m.turn += 1
-    m.assembler, m.reason, m.reply, m.calls = Assembler(), None, None, []
+    m.assembler, m.reason, m.reply, m.calls = m.assembles(), None, None, []
     m.draft_told = False
     out.append(SendRequest())
 
@@ -1131,3 +1137,7 @@ TABLE: dict[tuple[State, Kind], tuple[Row, ...]] = {
 def row_ids() -> list[RowId]:
     """Every row of the table, by state, input and guard."""
     return [(state, kind, row.guard) for (state, kind), rows in TABLE.items() for row in rows]
+
+
+Machine.guards = GUARDS
+Machine.actions = ACTIONS

@@ -73,8 +73,8 @@ def load_target(name: str, version: str | None = None) -> Manifest:
     name: as the target is called; ``-`` and ``_`` are the same.
     version: of its main library, instead of the pinned one.
 
-    Raises :class:`TargetUnavailable` for a name that the catalogue does not have, and for a
-    version that is not one.
+    A name that the catalogue does not have, or a version that is not one, raises
+    :class:`TargetUnavailable`.
     """
     folder = CATALOGUE / re.sub(r"[^a-z0-9]+", "_", name.lower())
     if not (folder / "manifest.toml").is_file():
@@ -127,9 +127,7 @@ def requirements(manifest: Manifest, version: str | None = None) -> tuple[list[s
     pins = {_canonical(line.split("==")[0]): line.split("#")[0].split("==")[-1].strip() for line in lines}
     if pins.get(name, wanted) != wanted:
         lines = [
-            line
-            for line in lines
-            if _canonical(line.split("==")[0]) != name and "# moves with" not in line
+            line for line in lines if _canonical(line.split("==")[0]) != name and "# moves with" not in line
         ]
     first = f"{main['name']}{main['extras'] or ''}=={wanted}"
     return [first, *manifest.requires[1:]], [line.split("#")[0].strip() for line in lines]
@@ -174,8 +172,10 @@ def _interpreter(manifest: Manifest) -> str:
 
 def prepare(
     manifest: Manifest, *, version: str | None = None, progress: Progress | None = None
-) -> list[str]:
-    """The command that starts the adapter's child; installs the target first if need be.
+) -> tuple[list[str], dict[str, str]]:
+    """The command that starts the adapter's child, and the variables to lay over our environment.
+
+    The target is installed first if it is not yet.
 
     Parameters
     ----------
@@ -183,10 +183,10 @@ def prepare(
     version: of its main library, instead of the manifest's.
     progress: called with a line for a person before each step that takes time.
 
-    Raises :class:`TargetUnavailable`. The child's environment is :func:`environment`.
+    What stands in the way is raised as :class:`TargetUnavailable`.
     """
     if manifest.command:
-        return list(manifest.command)
+        return list(manifest.command), environment()
     if manifest.language != "python" or manifest.adapter is None:
         raise TargetUnavailable(
             f"target {manifest.name} is not one that can be installed",
@@ -196,29 +196,29 @@ def prepare(
     python = _interpreter(manifest)
     place = cache_folder() / "targets" / f"{manifest.name}-{_key(requires, constraints, python)}"
     if not _whole(place):
-        say = progress or (lambda line: None)
+        say = progress or _silent
         with _locked(place.with_name(f"{place.name}.lock"), say):
             if not _whole(place):
                 _build(place, python, requires, constraints, say)
-    return [str(_python_of(place)), manifest.adapter]
+    return [str(_python_of(place)), manifest.adapter], environment()
 
 
-def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of an adapter's child, made from ``base`` (ours, if not given).
+def environment(ours: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What is laid over ``ours`` (this process's variables, if not given) for an adapter's child.
 
     The kit can be imported, nothing is asked through a proxy, telemetry is off, and no credential
-    or address of a real provider is passed on.
+    or address of a real provider is passed on: an empty value takes its place.
     """
-    kept = {
-        name: value
-        for name, value in (os.environ if base is None else base).items()
-        if not name.startswith(_PRIVATE) and not name.lower().endswith("_proxy")
+    silenced = {
+        name: ""
+        for name in (os.environ if ours is None else ours)
+        if name.startswith(_PRIVATE)
+        or name.lower().endswith("_proxy")
+        or name in ("PYTHONHOME", "VIRTUAL_ENV")
     }
-    for name in ("PYTHONHOME", "VIRTUAL_ENV"):
-        kept.pop(name, None)
     loopback = "127.0.0.1,localhost"
     return {
-        **kept,
+        **silenced,
         **_QUIET,
         "PYTHONPATH": str(KITS),
         "PYTHONNOUSERSITE": "1",
@@ -226,6 +226,10 @@ def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
         "NO_PROXY": loopback,
         "no_proxy": loopback,
     }
+
+
+def _silent(line: str) -> None:
+    """Progress that nobody asked for."""
 
 
 def _python_of(place: Path) -> Path:

@@ -104,8 +104,8 @@ def fault_of(call: SentCall, exchange: Exchange) -> str | None:
 
 def must_run(call: SentCall, index: TraceIndex) -> bool:
     """Whether the call is whole and fits its tool, so that nothing excuses not running it."""
-    # On the Chat wire a call has no end of its own.
-    whole = call.ended_at is not None or index.header.wire == "chat"
+    # Some wires do not mark the end of a call.
+    whole = call.ended_at is not None or "call_end" not in index.header.can_express
     return whole and call.name in PROBES and objection(call.name, call.arguments) is None
 
 
@@ -116,8 +116,11 @@ def _scalar(value: Any) -> str:
 
 
 def _converts(tool: str, sent: str, got: str) -> bool:
-    """Whether ``got`` may be a plain conversion of ``sent``: the declared properties say the same
-    (``"12"`` for ``12``), undeclared ones may be gone, absent optional ones may be null."""
+    """Whether ``got`` may be a plain conversion of ``sent``.
+
+    The declared properties say the same (``"12"`` for ``12``); undeclared ones may be gone, and
+    absent optional ones may be null.
+    """
     (_, before), (_, after) = parsed(sent), parsed(got)
     if tool not in PROBES or not isinstance(before, dict) or not isinstance(after, dict):
         return False
@@ -144,9 +147,10 @@ def _shown_taken(index: TraceIndex, exchange: Exchange, run: Run, disturbed: int
     following = index.next_in_run(exchange)
     if following is not None or any(start.call for start in index.starts_of(exchange)):
         return True
-    ids = {call.id for call in exchange.calls}
+    ids = {call.id for call in calls_of(exchange)}
+    end = terminator_at(exchange)
     for at, event in index.run_events(run):
-        if exchange.terminator_at is None or at < exchange.terminator_at:
+        if end is None or at < end:
             continue
         if event.type in (EventType.TOOL_START, EventType.TOOL_END) and event.call_id in ids:
             return True
@@ -160,7 +164,7 @@ def _shown_taken(index: TraceIndex, exchange: Exchange, run: Run, disturbed: int
 def shown_taken(index: TraceIndex, exchange: Exchange) -> bool:
     """Whether the target did something that shows it had the whole of an accepted reply."""
     run = index.run_of(exchange)
-    if run is None or not exchange.accepted:
+    if run is None or not accepted(exchange):
         return False
     return _shown_taken(index, exchange, run, disturbance(index, run, exchange.at))
 
@@ -168,7 +172,7 @@ def shown_taken(index: TraceIndex, exchange: Exchange) -> bool:
 def taken(index: TraceIndex, exchange: Exchange) -> bool:
     """Whether the target certainly accepted this reply; see the module's text."""
     run = index.run_of(exchange)
-    if run is None or not exchange.accepted:
+    if run is None or not accepted(exchange):
         return False
     disturbed = disturbance(index, run, exchange.at)
     quiet = disturbed is None and run.settled is not None
@@ -177,7 +181,7 @@ def taken(index: TraceIndex, exchange: Exchange) -> bool:
 
 def odd_ids(exchange: Exchange) -> bool:
     """Whether the reply has an empty id or one id twice: a rule of its own says what is legal."""
-    ids = [call.id for call in exchange.calls]
+    ids = [call.id for call in calls_of(exchange)]
     return "" in ids or len(set(ids)) < len(ids)
 
 
@@ -214,7 +218,7 @@ def _late_call(index: TraceIndex, start: Start) -> SentCall | None:
         return None
     for exchange in reversed(index.exchanges):
         if exchange.at < start.at:
-            for call in exchange.calls:
+            for call in calls_of(exchange):
                 if call.id == start.entry.call_id and call.name == start.entry.tool:
                     return call
     return None
@@ -225,10 +229,10 @@ def batch_of(index: TraceIndex, exchange: Exchange, run: Run) -> Batch:
     late = [(start, _late_call(index, start)) for start in index.starts]
     starts = [
         (call, [start for start, earlier in late if start.call is call or earlier is call])
-        for call in exchange.calls
+        for call in calls_of(exchange)
     ]
-    strays = []
-    for start in index.starts_of(exchange):
+    strays: list[Start] = []
+    for start in [] if overlapped(index, run) else index.starts_of(exchange):
         if start.call is not None or start.entry.call_id is not None:
             continue
         entry = start.entry
@@ -247,7 +251,7 @@ def batches(index: TraceIndex) -> Iterator[Batch]:
     """The batches of all replies that were taken and have calls."""
     for exchange in index.exchanges:
         run = index.run_of(exchange)
-        if exchange.calls and run is not None and taken(index, exchange):
+        if calls_of(exchange) and run is not None and taken(index, exchange):
             yield batch_of(index, exchange, run)
 
 
@@ -274,10 +278,15 @@ def failures(batch: Batch) -> list[Failure]:
 
 
 def may_end(index: TraceIndex, batch: Batch, besides: str = "") -> bool:
-    """Whether something may have ended the batch early: a cancellation, a listener, a limit, a
-    hang, or a failing call that no claim says is answered. ``besides`` is a claim to leave out."""
+    """Whether something may have ended the batch early.
+
+    That is a cancellation, a listener, a limit, a hang, a second prompt at the same time, or a
+    failing call that no claim says is answered. ``besides`` is a claim to leave out.
+    """
     following = index.next_in_run(batch.exchange)
     disturbed = disturbance(index, batch.run, batch.exchange.at)
+    if overlapped(index, batch.run):
+        return True
     if disturbed is not None and (following is None or disturbed < following.at):
         return True
     if following is not None:
@@ -312,7 +321,7 @@ def builds_on(index: TraceIndex, run: Run, later: Exchange) -> bool:
     if owner is run:
         return True
     queued = index.claim("concurrent_prompt") == "queued"
-    if run.prompted.fork or (run.prompted.running and not queued):
+    if run.prompted.running and not queued:
         return False
     return run.end is not None and later.at > run.end and (queued or owner.at > run.end)
 
@@ -329,8 +338,7 @@ def sights(index: TraceIndex, exchange: Exchange) -> list[Sight]:
     ]
     apart = run.prompted.running and index.claim("concurrent_prompt") != "queued"
     for at, history in index.histories:
-        read = index.run(history.prompt)
-        if run.end is None or at < run.end or apart or run.prompted.fork or read.prompted.fork:
+        if run.end is None or at < run.end or apart:
             continue
         where = f"the history after prompt {history.prompt}"
         found.append(Sight(at, where, history.messages, False))
@@ -338,8 +346,8 @@ def sights(index: TraceIndex, exchange: Exchange) -> list[Sight]:
 
 
 def _first(messages: Sequence[Message], begin: int, exchange: Exchange) -> int | None:
-    ids = {call.id for call in exchange.calls}
-    shape = [(call.name, call.arguments) for call in exchange.calls]
+    ids = {call.id for call in calls_of(exchange)}
+    shape = [(call.name, call.arguments) for call in calls_of(exchange)]
     alike = None
     for at in range(begin, len(messages)):
         message = messages[at]
@@ -361,7 +369,7 @@ def locate(index: TraceIndex, exchange: Exchange, messages: Sequence[Message]) -
     for other in index.exchanges:
         if other is exchange:
             return _first(messages, at + 1, exchange)
-        if other.calls and taken(index, other):
+        if calls_of(other) and taken(index, other):
             found = _first(messages, at + 1, other)
             at = at if found is None else found
     return None
@@ -381,9 +389,9 @@ def answers(messages: Sequence[Message], position: int, call_id: str) -> list[To
 def id_there(message: Message, exchange: Exchange, call: SentCall) -> str:
     """The id under which a located message carries the call: its own, unless ids were changed."""
     calls = message.calls if isinstance(message, AssistantMessage) else ()
-    if any(item.id == call.id for item in calls) or len(calls) != len(exchange.calls):
+    if any(item.id == call.id for item in calls) or len(calls) != len(calls_of(exchange)):
         return call.id
-    return calls[next(i for i, item in enumerate(exchange.calls) if item is call)].id
+    return calls[next(i for i, item in enumerate(calls_of(exchange)) if item is call)].id
 
 
 def result_there(
@@ -400,11 +408,3 @@ def result_there(
 def quoted(text: str) -> str:
     """A text for a finding's words, in quotes and not longer than a line."""
     return repr(text if len(text) <= 60 else text[:57] + "...")
-
-
-def how_ended(run: Run) -> str:
-    """What a run came to, in words."""
-    if run.settled is None:
-        return "the run never settled"
-    reason = f" ({run.settled.reason})" if run.settled.reason else ""
-    return f"the run settled as {run.settled.outcome}{reason}"

@@ -25,10 +25,12 @@ from loopspec.rules.replies import (
     missing_results,
     ordinary_batch,
     outcome_words,
+    over,
     reason_of,
     reply_words,
     sound,
     starts_in,
+    terminator_at,
     text_of,
     waits_for_tool,
 )
@@ -52,7 +54,7 @@ again by design do (one first request and up to five retries).
 def _ending(index: TraceIndex, exchange: Exchange) -> Run | None:
     """The run that this reply decides: nothing else may have ended it, and it is over."""
     run = index.run_of(exchange)
-    if run is None or run.end is None or excused(index, run):
+    if run is None or run.end is None or not over(exchange) or excused(index, run):
         return None
     return run
 
@@ -287,7 +289,7 @@ def length_outcome(index: TraceIndex) -> Iterator[Finding]:
     """
     for exchange in index.exchanges:
         run = index.run_of(exchange)
-        cut = exchange.cancelled_at is not None
+        cut = exchange.cancelled_at is not None or terminator_at(exchange) is None
         if reason_of(exchange) != StopReason.LENGTH or run is None or cut:
             continue
         if index.claim("length") == "answers":
@@ -392,7 +394,8 @@ def deferred_outcome(index: TraceIndex) -> Iterator[Finding]:
     A caller has to know which of the two happens.
     """
     for exchange in index.exchanges:
-        if reason_of(exchange) not in UNFINISHED_REASONS or exchange.cancelled_at is not None:
+        cut = exchange.cancelled_at is not None or terminator_at(exchange) is None
+        if reason_of(exchange) not in UNFINISHED_REASONS or cut:
             continue
         run = _ending(index, exchange)
         if run is None:

@@ -16,6 +16,7 @@ from loopspec.rules.replies import (
     end_of,
     evidence,
     excused,
+    failed,
     limit_reached,
     outcome_words,
     reason_of,
@@ -61,7 +62,7 @@ def _did_not_complete(index: TraceIndex, run: Run) -> tuple[str, int] | None:
         asked = any(run.at < other.at < (run.end or run.at) for other in index.auxiliary)
         return None if asked else ("the run asked the model nothing", run.at)
     reason = reason_of(last)
-    if last.failed:
+    if failed(last):
         return f"{reply_words(last)} failed", end_of(last)
     if reason is None:
         return f"{reply_words(last)} never ended", end_of(last)
@@ -81,8 +82,8 @@ def _did_not_complete(index: TraceIndex, run: Run) -> tuple[str, int] | None:
 def failure_form(index: TraceIndex) -> Iterator[Finding]:
     """A caller writes `except` or `if`, once.
 
-    Cancellation, limits, lengths and failing tools have claims or rules of their own for how they
-    are told, and are left out here.
+    Cancellations and failing tools have rules of their own for how they are told. Limits and
+    lengths are left out where their own claim says another way than failing.
     """
     for run in index.runs:
         settled = run.settled
@@ -133,7 +134,7 @@ def failure_carries_message(index: TraceIndex) -> Iterator[Finding]:
         if last is None or settled is None or settled.outcome != Outcome.FAILED:
             continue
         message = _provider_message(last)
-        if message is None or not last.failed or excused(index, run):
+        if message is None or not failed(last) or excused(index, run):
             continue
         told = [settled.message or "", *_texts(settled.raw)]
         if any(message in text for text in told):

@@ -27,6 +27,7 @@ from loopspec.trace import Faulted
 from loopspec.trace_index import Exchange, Run, SentCall, Start, TraceIndex
 from loopspec.vocabulary import (
     ACCEPTING_REASONS,
+    FAILED_REASONS,
     AssistantMessage,
     FailureReason,
     FaultKind,
@@ -100,6 +101,17 @@ def accepted(exchange: Exchange) -> bool:
         and not exchange.broken
         and exchange.cancelled_at is None
     )
+
+
+def failed(exchange: Exchange) -> bool:
+    """A failed reply: its reason is error or aborted, or its stream failed."""
+    return exchange.broken or reason_of(exchange) in FAILED_REASONS
+
+
+def over(exchange: Exchange) -> bool:
+    """Nothing more of the reply can come: its terminator did, or its stream ended or failed."""
+    gone = any(fault.fault != FaultKind.STALL for _, fault in exchange.faults)
+    return gone or terminator_at(exchange) is not None
 
 
 def hard_fault(exchange: Exchange) -> tuple[int, Faulted] | None:
@@ -260,7 +272,8 @@ def asked_again(index: TraceIndex, exchange: Exchange) -> Exchange | None:
 def must_fail(index: TraceIndex, exchange: Exchange, what: str) -> Iterator[Finding]:
     """After this reply the run fails; silent if it is asked again or something else ended it."""
     run = index.run_of(exchange)
-    if run is None or excused(index, run) or asked_again(index, exchange) is not None:
+    again = asked_again(index, exchange)
+    if run is None or not over(exchange) or excused(index, run) or again is not None:
         return
     following = index.next_in_run(exchange)
     if following is not None:

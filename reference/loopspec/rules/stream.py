@@ -103,17 +103,18 @@ def missing_terminator_tolerated(index: TraceIndex) -> Iterator[Finding]:
     for exchange in index.exchanges:
         run = index.run_of(exchange)
         accepting = reason_of(exchange) in ACCEPTING_REASONS
-        whole = _ended_at(exchange) is None or terminator_at(exchange) is not None
+        ends = [at for at, fault in exchange.faults if fault.fault == FaultKind.END]
+        whole = terminator_at(exchange) is not None or not ends
         if run is None or not accepting or whole or excused(index, run):
             continue
         following = index.next_in_run(exchange)
-        if following is not None or run.completed:
+        if starts_in(index, exchange) or following is not None or run.completed:
             yield Held(*evidence(reason_at(exchange), following.at if following else run.end))
         elif run.end is not None:
             yield Broke(
                 f"{reply_words(exchange)} had no terminator and was not taken for a whole reply: "
                 f"{outcome_words(run)}",
-                *evidence(reason_at(exchange), _ended_at(exchange), run.end),
+                *evidence(reason_at(exchange), ends[0], run.end),
             )
 
 
@@ -324,7 +325,8 @@ def closed_on_every_exit(index: TraceIndex) -> Iterator[Finding]:
     """An open stream holds a connection, and the provider goes on working and charging for it."""
     for exchange in index.exchanges:
         run = index.run_of(exchange)
-        if run is None or run.settled is None or not exchange.request.streaming:
+        opened = exchange.opened_at is not None and exchange.request.streaming
+        if run is None or run.settled is None or not opened:
             continue
         gone = [f for _, f in exchange.faults if f.fault != FaultKind.STALL]
         if exchange.closed_by == "target":

@@ -30,7 +30,7 @@ from loopspec.rules.batches import (
     result_there,
     sights,
 )
-from loopspec.rules.replies import calls_of, evidence, outcome_words
+from loopspec.rules.replies import calls_of, outcome_words
 from loopspec.trace_index import Exchange, SentCall, Start, TraceIndex, results_after
 from loopspec.vocabulary import Grade, Outcome
 
@@ -42,7 +42,11 @@ from loopspec.vocabulary import Grade, Outcome
     source="TOO14",
 )
 def executed_once(index: TraceIndex) -> Iterator[Finding]:
-    """@@A tool acts on the world. A call that runs twice doubles its effect, one that never runs leaves the model waiting for something that nobody did, and one that runs with other arguments does what nobody asked for."""
+    """A tool acts on the world.
+
+    A call that runs twice doubles its effect, one that never runs leaves the model waiting for
+    something that nobody did, and one that runs with other arguments does what nobody asked for.
+    """
     for batch in batches(index):
         found = [*_too_often(batch), *_not_asked_for(index, batch), *_never_started(index, batch)]
         yield from found
@@ -86,7 +90,7 @@ def _never_started(index: TraceIndex, batch: Batch) -> Iterator[Finding]:
         yield Broke(
             f"call {', '.join(map(repr, missing))} of the reply to request {batch.exchange.number} was"
             f" to start once and never started, although nothing ended the batch;"
-            f" {how_ended(batch.run)}",
+            f" {outcome_words(batch.run)}",
             batch.exchange.at,
             *([batch.run.end] if batch.run.end is not None else []),
         )
@@ -117,7 +121,7 @@ def _run_failed(index: TraceIndex, batch: Batch, failed: Sequence[Failure], what
         return Broke(f"{words} request {following.number} followed", batch.exchange.at, following.at)
     at = batch.exchange.at if batch.run.settled_at is None else batch.run.settled_at
     if settled is None or settled.outcome != Outcome.FAILED:
-        return Broke(f"{words} {how_ended(batch.run)}", at)
+        return Broke(f"{words} {outcome_words(batch.run)}", at)
     return Held(at)
 
 
@@ -130,7 +134,7 @@ def _answered(
         at = batch.exchange.at if batch.run.end is None else batch.run.end
         yield Broke(
             f"{told}; the claim is an error result and a further request, but there was no further"
-            f" request and {how_ended(batch.run)}",
+            f" request and {outcome_words(batch.run)}",
             at,
         )
         return
@@ -139,8 +143,11 @@ def _answered(
         for failure in failed
         if result_there(index, batch.exchange, failure.call, following.request.messages) is None
     ]
-    unrun = [call.id for call, starts in batch.starts if not starts and must_run(call, index)]
-    unrun = [id for id in unrun if not batch.strays]
+    unrun = [
+        call.id
+        for call, starts in batch.starts
+        if not starts and must_run(call, index) and not batch.stray(call.name)
+    ]
     for ids, wanted in ((missing, "has no result for"), (unrun, "followed without running")):
         if ids:
             names = ", ".join(map(repr, ids))
@@ -157,7 +164,11 @@ def _answered(
     claim="unknown_tool",
 )
 def unknown_tool(index: TraceIndex) -> Iterator[Finding]:
-    """@@Models invent names. Told so, they choose another tool; a loop that ends in silence, or lets the siblings fall, takes the chance from them."""
+    """Models invent names.
+
+    Told so, they choose another tool; a loop that ends in silence, or lets the siblings fall, takes
+    the chance from them.
+    """
     yield from _failing_calls(index, "unknown_tool", "names a tool that does not exist")
 
 
@@ -169,7 +180,10 @@ def unknown_tool(index: TraceIndex) -> Iterator[Finding]:
     claim="invalid_arguments",
 )
 def invalid_arguments(index: TraceIndex) -> Iterator[Finding]:
-    """@@A model corrects its arguments once it is told what was wrong with them. One bad string must not decide over the other calls of the batch."""
+    """A model corrects its arguments once it is told what was wrong with them.
+
+    One bad string must not decide over the other calls of the batch.
+    """
     yield from _failing_calls(index, "invalid_arguments", "has arguments that its tool does not take")
 
 
@@ -181,7 +195,11 @@ def invalid_arguments(index: TraceIndex) -> Iterator[Finding]:
     claim="tool_exception",
 )
 def exception(index: TraceIndex) -> Iterator[Finding]:
-    """@@Tools fail in daily work. What that means for the run is a choice, and a caller has to be able to rely on the choice that was documented."""
+    """Tools fail in daily work.
+
+    What that means for the run is a choice, and a caller has to be able to rely on the choice that
+    was documented.
+    """
     yield from _failing_calls(index, "tool_exception", "was run by a tool that raised")
 
 
@@ -211,7 +229,11 @@ def _owed(index: TraceIndex, batch: Batch, failed: Sequence[Failure]) -> list[tu
     source="B",
 )
 def failure_leaves_history_paired(index: TraceIndex) -> Iterator[Finding]:
-    """@@The siblings' effects have happened; a history without their results makes the model do them again, and one with an open call is refused by the provider from then on."""
+    """The siblings' effects have happened.
+
+    A history without their results makes the model do them again, and one with an open call is
+    refused by the provider from then on.
+    """
     for batch in batches(index):
         failed = failures(batch)
         if not failed or odd_ids(batch.exchange):
@@ -252,7 +274,10 @@ def failure_leaves_history_paired(index: TraceIndex) -> Iterator[Finding]:
     source="B",
 )
 def arguments_validated(index: TraceIndex) -> Iterator[Finding]:
-    """@@A tool is written for the arguments it declares. What happens with others is decided by accident, after the damage."""
+    """A tool is written for the arguments it declares.
+
+    What happens with others is decided by accident, after the damage.
+    """
     for start in index.starts:
         why = objection(start.entry.tool, start.entry.arguments) if start.entry.tool in PROBES else None
         if why is not None:
@@ -297,7 +322,10 @@ def _owes_error(batch: Batch, call: SentCall, starts: Sequence[Start]) -> bool:
     source="B, TOO13",
 )
 def error_marked(index: TraceIndex) -> Iterator[Finding]:
-    """@@Without the mark a model has to guess from words whether its call worked. A call that no tool returned from has no other result than an error."""
+    """Without the mark a model has to guess from words whether its call worked.
+
+    A call that no tool returned from has no other result than an error.
+    """
     for exchange in index.exchanges:
         run = index.run_of(exchange)
         if not calls_of(exchange) or run is None or odd_ids(exchange) or exchange.failed:
@@ -336,9 +364,9 @@ def _returned(index: TraceIndex) -> Iterator[tuple[Batch, SentCall, Start, str]]
         if odd_ids(batch.exchange) or may_end(index, batch):
             continue
         for call, starts in batch.starts:
-            if len(starts) == 1 and starts[0].settled and starts[0].settled.how == "returned":
-                if batch.finished(starts):
-                    yield batch, call, starts[0], starts[0].settled.text
+            settled = starts[0].settled if len(starts) == 1 else None
+            if settled is not None and settled.how == "returned" and batch.finished(starts):
+                yield batch, call, starts[0], settled.text
 
 
 @rule(
@@ -347,7 +375,10 @@ def _returned(index: TraceIndex) -> Iterator[tuple[Batch, SentCall, Start, str]]
     source="D",
 )
 def result_unaltered(index: TraceIndex) -> Iterator[Finding]:
-    """@@The model acts on what it reads. A result that was cut, wrapped or swapped is one that no tool gave."""
+    """The model acts on what it reads.
+
+    A result that was cut, wrapped or swapped is one that no tool gave.
+    """
     for batch, call, start, text in _returned(index):
         if not text.strip():
             continue  # a wire may ask for a word where the tool gave none
@@ -374,7 +405,10 @@ def result_unaltered(index: TraceIndex) -> Iterator[Finding]:
     source="PAI12",
 )
 def empty_result_answers(index: TraceIndex) -> Iterator[Finding]:
-    """@@A tool may have nothing to say. Its call is answered all the same, and a call without a result spoils every later request."""
+    """A tool may have nothing to say.
+
+    Its call is answered all the same, and a call without a result spoils every later request.
+    """
     for batch, call, start, text in _returned(index):
         if text.strip():
             continue
@@ -406,7 +440,7 @@ def _sequence(batch: Batch) -> Iterator[Finding]:
     order.sort(key=lambda item: item[0].at)
     calls = [call for call, _ in batch.starts]
     broke = False
-    for (one, place), (other, later) in zip(order, order[1:], strict=False):
+    for (one, place), (other, later) in pairwise(order):
         if _settle_place(one) > other.at or place > later:
             broke = True
             how = "after" if place > later else "before the end of"
@@ -453,7 +487,7 @@ def _result_order(index: TraceIndex, batch: Batch, by_completion: bool) -> Itera
             continue
         group = results_after(sight.messages, position)
         got = [result.call_id for result in group if result.call_id in wanted]
-        expected = [id for id in wanted if id in got]
+        expected = [call_id for call_id in wanted if call_id in got]
         if got != expected:
             yield Broke(
                 f"the results of the reply to request {batch.exchange.number} were to stand in the"
@@ -475,7 +509,10 @@ def _result_order(index: TraceIndex, batch: Batch, by_completion: bool) -> Itera
     claim="tools",
 )
 def order(index: TraceIndex) -> Iterator[Finding]:
-    """@@Whether the second tool may count on the first being done is what a tool's author has to know; a fixed order of results makes two runs comparable."""
+    """A tool's author has to know whether it may count on the tool before.
+
+    A fixed order of know; a fixed order of results makes two runs comparable.
+    """
     claimed = index.claim("tools")
     for batch in batches(index):
         if len(batch.starts) < 2 or odd_ids(batch.exchange):
@@ -509,7 +546,11 @@ def _late(index: TraceIndex, batch: Batch, start: Start) -> bool:
     claim="late_result",
 )
 def late_result(index: TraceIndex) -> Iterator[Finding]:
-    """@@The effect has happened. Whether the model is told so, or told that the call was aborted, has to be known to whoever writes the next prompt."""
+    """The effect has happened.
+
+    Whether the model is told so, or told that the call was aborted, has to be known to whoever
+    writes the next prompt.
+    """
     keeps = index.claim("late_result") == "kept"
     for batch in batches(index):
         if odd_ids(batch.exchange):

@@ -1,3 +1,5 @@
+# mypy: ignore-errors
+# It is checked, and runs, where its library is installed.
 """langchain: ``create_agent`` on LangGraph, with ``ChatOpenAI`` on the Chat Completions API.
 
 History is a checkpointer's thread, as the library documents it. Events come from ``astream`` with

