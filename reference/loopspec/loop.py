@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -142,6 +143,13 @@ class _Run:
         self.wake.set()
 
 
+def _begin(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return loop.create_task(work)
+
+
 class ReferenceLoop:
     """One conversation with the reference loop.
 
@@ -250,7 +258,12 @@ class ReferenceLoop:
         return self._finish(run)
 
     def _finish(self, run: _Run) -> Awaitable[Settlement]:
-        return self._settlement(run, self._spawn(self._drive(run)))
+        # The driver starts in the next turn of the event loop: a cancellation in the same tick as
+        # the prompt comes before anything is asked of the model, whatever Python this is.
+        driver = asyncio.get_running_loop().create_task(self._drive(run))
+        driver.add_done_callback(self._retire)
+        self._background.add(driver)
+        return self._settlement(run, driver)
 
     async def _settlement(self, run: _Run, driver: asyncio.Task[None]) -> Settlement:
         try:
@@ -356,8 +369,11 @@ class ReferenceLoop:
     # -- waits -------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task whose late failure is nobody's surprise."""
-        task = asyncio.get_running_loop().create_task(work)
+        """A task whose late failure is nobody's surprise; begun at once where Python can do that."""
+        task = _begin(work)
+        if task.done():
+            self._retire(task)
+            return task
         self._background.add(task)
         task.add_done_callback(self._retire)
         return task

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
@@ -52,7 +51,7 @@ from loopspec.vocabulary import Event, Piece, message_from_json, piece_to_json
 _SEE = "see the messages in spec/protocol.md"
 
 
-class TargetRaised(Exception):
+class TargetRaised(Exception):  # noqa: N818 - it says what happened, not that we failed
     """The target's own code raised in ``open``, ``cancel``, ``history``, ``fork`` or ``close``.
 
     ``raw`` is ``{"raised": [...]}``, the chain of exceptions, outermost first.
@@ -209,7 +208,7 @@ class Host:
             stream = self._streams.get(cast("StreamParams", data).stream)
             if stream is None:
                 raise ProtocolBroken(f"'model_next' names no open stream: {params}", _SEE)
-            if stream.next is not None:
+            if stream.next is not None and not stream.next.done():
                 raise ProtocolBroken("'model_next' was asked before the last one was answered", _SEE)
             session = self._session(stream.session)
             work = self._model_next(number, cast("StreamParams", data).stream, stream)
@@ -289,7 +288,6 @@ class Host:
     async def _model_next(self, number: int | str, name: int | str, stream: _Stream) -> None:
         try:
             pieces = [await anext(stream.pieces)]
-            stream.next = None
         except StopAsyncIteration:
             self._forget(name)
             self.channel.answer(number, {"end": True})
@@ -297,10 +295,10 @@ class Host:
             self._forget(name)
             self._provider_failed(number, error)
         except asyncio.CancelledError:
-            stream.next = None
             self.channel.refuse(number, CANCELLED, "cancelled")
         else:
-            ready = getattr(stream.pieces, "ready", None)
+            # A stream may know which pieces need no waiting; they save a round trip each.
+            ready: Callable[[], list[Piece]] | None = getattr(stream.pieces, "ready", None)
             if ready is not None:
                 pieces += ready()
             self.channel.answer(number, {"pieces": [piece_to_json(piece) for piece in pieces]})
@@ -342,7 +340,6 @@ class Host:
 
     def _let_go(self, stream: _Stream) -> None:
         close: Callable[[], Awaitable[None]] | None = getattr(stream.pieces, "aclose", None)
-
         if close is None:
             return
 

@@ -4,7 +4,8 @@
 taken one by one, and after a message that wakes somebody (an answer wakes who asked, a request
 starts a task) the next one waits until the woken code has run up to its next ``await``: the event
 loop runs callbacks in the order in which they were scheduled, so handing the rest of the queue to
-``call_soon`` is enough. Messages that wake nobody are taken at once.
+``call_soon`` is enough; it is done twice, so that the callbacks of a task that ends in that step
+have run too. Messages that wake nobody are taken at once.
 
 **Bounds.** Reading stops while messages are queued, a line has a largest size, and so does what
 waits to be written; a hostile child costs memory of that order and no more.
@@ -44,7 +45,7 @@ class Limits:
     Parameters
     ----------
     start: from the start of the process to the answer of ``initialize``.
-    answer: for any request but ``prompt``.
+    answer: for any request but ``open`` (as ``start``) and ``prompt``.
     prompt: for ``prompt``; ``None`` leaves hanging runs to whoever waits for them.
     grace: between SIGTERM and SIGKILL when the child is let go.
     line: bytes in one line. queue: bytes waiting for the child to read its stdin.
@@ -52,7 +53,7 @@ class Limits:
     """
 
     start: float = 60.0
-    answer: float = 30.0
+    answer: float = 10.0
     prompt: float | None = None
     grace: float = 1.0
     line: int = 8 << 20
@@ -61,7 +62,7 @@ class Limits:
     messages: int = 100_000
 
 
-class ChildLost(Exception):
+class ChildLost(Exception):  # noqa: N818 - it says what happened, not that we failed
     """The child died, hung, flooded or spoke rubbish, and was ended with its process group.
 
     ``what`` says what it did, ``hint`` what to do about it, ``stderr_tail`` is the last that it
@@ -79,12 +80,16 @@ class ChildLost(Exception):
         return TargetLost(self.what)
 
 
-class ProtocolBroken(Exception):
+class ProtocolBroken(Exception):  # noqa: N818 - likewise
     """A message breaks the protocol: what came, and what was expected."""
 
     def __init__(self, what: str, hint: str) -> None:
         super().__init__(what)
         self.hint = hint
+
+
+class BenchFault(Exception):  # noqa: N818 - a fault of ours, with its cause
+    """The bench failed while it served the child; nothing of this is the target's doing."""
 
 
 class RpcError(Exception):
@@ -323,10 +328,10 @@ class Channel:
             except ProtocolBroken as broken:
                 self.lose(str(broken), broken.hint)
             except Exception as error:  # noqa: BLE001 - a fault of the bench belongs to who waits
-                self.end(error)
+                self.fault(error)
             else:
                 if woke and self._lines and self._loop is not None:
-                    self._loop.call_soon(self._pump)
+                    self._loop.call_soon(self._loop.call_soon, self._pump)
                     return
 
     def _take(self, message: dict[str, Any], line: bytes) -> bool:
@@ -399,6 +404,12 @@ class Channel:
             self._detach()
             self.child.stop()
             self.end(ChildLost(what, self.child.stderr_tail, hint))
+
+    def fault(self, error: BaseException) -> None:
+        """End the channel because the bench failed; whoever waits gets :class:`BenchFault`."""
+        fault = BenchFault(f"{type(error).__name__}: {error}")
+        fault.__cause__ = error
+        self.end(fault)
 
     def end(self, reason: BaseException) -> None:
         """End the channel and the child for this reason; the first one counts."""

@@ -13,6 +13,7 @@ notifications, which reach the bench through :class:`ChildBench`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import weakref
@@ -43,14 +44,18 @@ class RawSettlement:
 
 
 class ProcessSession:
-    """One conversation with the target in the child."""
+    """One conversation with the target in the child.
 
-    def __init__(self, host: _Host, name: str, bench: ChildBench) -> None:
-        self.name, self.bench = name, bench
-        self.tools = {tool.name: tool.call for tool in bench.tools}
-        self.messages = 0
+    Its operations raise :class:`ChildLost` when the child is lost, :class:`TargetRaised` when the
+    target's own code raised in them, and nothing else of the target's.
+    """
+
+    def __init__(self, host: Host, name: str, bench: ChildBench, operations: Iterable[str] = ()) -> None:
+        self.name, self.bench, self.operations = name, bench, tuple(operations)
         self._host = host
         self._prompts = 0
+        self._forks = 0
+        host.sessions[name] = HostSession(name, bench)
 
     async def prompt(
         self, text: str, *, on: Iterable[Any] = (), cancel: str | None = None
@@ -59,10 +64,11 @@ class ProcessSession:
 
         Parameters
         ----------
+        text: the prompt.
         on: what to do inside the target's listener, as :class:`loopspec.scenario.On` or mappings.
         cancel: ``"with_prompt"`` cancels in the tick of the prompt.
 
-        Raises :class:`ChildLost`. What the target raises is in the settlement.
+        What the target raises is in the settlement.
         """
         self._prompts += 1
         params: dict[str, Any] = {"session": self.name, "prompt": self._prompts, "text": text}
@@ -88,30 +94,30 @@ class ProcessSession:
         result = await self._host.ask("barrier", {}, self._host.limits.answer)
         return cast("BarrierResult", result)
 
-    async def fork(self) -> ProcessSession:
-        """Another session that starts with this one's history.
+    @property
+    def fork(self) -> Callable[[], Coroutine[Any, Any, ProcessSession]] | None:
+        """Open another session that starts with this one's history; ``None``: it has no forks."""
+        return self._fork if "fork" in self.operations else None
 
-        Raises ``NotImplementedError`` if the target has no such operation.
-        """
-        other = ProcessSession(self._host, f"{self.name}.{self._prompts}f", self.bench)
-        while other.name in self._host.sessions:
-            other.name += "f"
-        self._host.sessions[other.name] = other
+    async def _fork(self) -> ProcessSession:
+        self._forks += 1
+        name = f"{self.name}.{self._forks}"
+        other = ProcessSession(self._host, name, self.bench, self.operations)
         try:
-            params = {"session": self.name, "as": other.name}
+            params = {"session": self.name, "as": name}
             await self._host.ask("fork", params, self._host.limits.answer)
         except BaseException:
-            self._host.release(other.name)
+            self._host.release(name)
             raise
         return other
 
     async def close(self) -> None:
         """Let go of the session; a session of a lost child is gone already."""
         if self._host.channel.over is None and self.name in self._host.sessions:
-            try:
+            # What a target raises while it is let go says nothing of any run.
+            with contextlib.suppress(TargetRaised):
                 await self._ask("close")
-            finally:
-                self._host.release(self.name)
+        self._host.release(self.name)
 
     async def _ask(self, method: str) -> Wire:
         return await self._host.ask(method, {"session": self.name}, self._host.limits.answer)
@@ -139,9 +145,13 @@ class ProcessAdapter:
     ----------
     manifest: what the target says of itself.
     command: how to start the child.
-    env: environment variables on top of ours.
+    env: its whole environment; ``None`` takes over ours. The kits' folder is put into its
+        ``PYTHONPATH``.
     cwd: where it runs.
     limits: what it may take.
+
+    One child serves all sessions. It starts at the first :meth:`open`, again at the next one after
+    it was lost, and ends at :meth:`aclose`.
     """
 
     def __init__(
@@ -157,10 +167,11 @@ class ProcessAdapter:
         self.limits = limits or Limits()
         self._command = list(command)
         self._cwd = None if cwd is None else str(cwd)
-        self._env = {**os.environ, **(env or {})}
-        path = [str(KITS), *filter(None, [self._env.get("PYTHONPATH")])]
-        self._env["PYTHONPATH"] = os.pathsep.join(path)
-        self._host: _Host | None = None
+        self._env = dict(os.environ if env is None else env)
+        path = [part for part in self._env.get("PYTHONPATH", "").split(os.pathsep) if part]
+        if str(KITS) not in path:
+            self._env["PYTHONPATH"] = os.pathsep.join([str(KITS), *path])
+        self._host: Host | None = None
         self._opened = 0
         self._starting: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
 
@@ -178,7 +189,6 @@ class ProcessAdapter:
         host = await self._living()
         self._opened += 1
         session = ProcessSession(host, f"s{self._opened}", cast("ChildBench", bench))
-        host.sessions[session.name] = session
         native = settings.wire == "native"
         params = {
             "session": session.name,
@@ -190,13 +200,14 @@ class ProcessAdapter:
             "base_urls": {} if native else {settings.wire: bench.base_url(settings.wire)},
         }
         try:
-            await host.ask("open", params, self.limits.answer)
+            result = await host.ask("open", params, self.limits.start)
         except BaseException:
             host.release(session.name)
             raise
+        session.operations = tuple(cast("OpenResult", result).operations)
         return session
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """End the child and its process group: asked, then told, then killed."""
         host, self._host = self._host, None
         if host is not None:
@@ -207,16 +218,22 @@ class ProcessAdapter:
         if self._host is not None:
             self._host.channel.lose(what)
 
-    async def _living(self) -> _Host:
+    async def _living(self) -> Host:
         loop = asyncio.get_running_loop()
         if self._starting is None or self._starting[0] is not loop:
             self._starting = (loop, asyncio.Lock())
         async with self._starting[1]:
             if self._host is None or self._host.channel.over is not None:
-                host = _Host(self._command, self._env, self._cwd, self.limits)
+                host = Host(self._command, self._env, self._cwd, self.limits)
                 weakref.finalize(host, host.channel.child.stop)  # also when this interpreter exits
                 self._host = host
                 host.attach()
                 await host.initialize()
             self._host.attach()
             return self._host
+
+
+__all__ = [
+    "KITS", "ChildBench", "ChildLost", "Limits", "ProcessAdapter", "ProcessSession", "RawSettlement",
+    "TargetRaised",
+]  # fmt: skip

@@ -134,6 +134,8 @@ class ReferenceAdapter:
     make: makes the loop; faulty loops and controls give their own.
     name: the target's name.
     machine: makes each run's machine.
+
+    ``sessions`` holds the latest session, for those who look at its machines.
     """
 
     claims: Mapping[str, str]
@@ -141,20 +143,20 @@ class ReferenceAdapter:
     name: str = "reference"
     machine: Callable[[Choices, int | None], Machine] = Machine
     sessions: list[ReferenceSession] = field(default_factory=list)
+    manifest: Manifest = field(init=False)
 
-    @property
-    def manifest(self) -> Manifest:
-        """The manifest, made from the claims."""
-        return reference_manifest(self.claims, self.name)
+    def __post_init__(self) -> None:
+        self.manifest = reference_manifest(self.claims, self.name)
+        self._choices = Choices.of(self.claims)
 
     async def open(self, bench: Bench, settings: OpenSettings) -> ReferenceSession:
         """Open a conversation; raises ``InvalidLimit`` for a limit that is none."""
         loop = self.make(
-            _Model(bench), [_Tool(probe) for probe in bench.tools], Choices.of(self.claims),
+            _Model(bench), [_Tool(probe) for probe in bench.tools], self._choices,
             settings.max_turns, machine=self.machine,
         )  # fmt: skip
         tell: Callable[[Event], None] = bench.tell
         loop.subscribe(tell)
         session = ReferenceSession(loop)
-        self.sessions.append(session)
+        self.sessions[:] = [session]
         return session

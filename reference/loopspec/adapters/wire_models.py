@@ -179,8 +179,11 @@ class WireEvent(Wire):
 
 
 class Raised(Wire):
-    """One exception of a chain. ``type`` is ``module.QualifiedName``; ``mro`` names it and its
-    bases, nearest first; ``fields`` are its public attributes as far as they are plain JSON."""
+    """One exception of a chain.
+
+    ``type`` is ``module.QualifiedName``; ``mro`` names it and its bases, nearest first; ``fields``
+    are its public attributes as far as they are plain JSON.
+    """
 
     type: str
     mro: list[str] = []
@@ -242,6 +245,12 @@ class WireTool(Wire):
     parameters: dict[str, Any] = Field(alias="schema")
 
 
+class OpenResult(Wire):
+    """The optional operations that the session has."""
+
+    operations: list[Literal["fork"]] = []
+
+
 class OpenParams(Wire):
     """Open a session under a name that the host chooses."""
 
@@ -298,8 +307,10 @@ class HistoryResult(Wire):
 
 
 class BarrierResult(Wire):
-    """Nothing of the child is ready to run. ``timers``: a timer may wake it later; ``threads``: a
-    thread may."""
+    """Nothing of the child is ready to run.
+
+    ``timers``: a timer may wake it later; ``threads``: a thread may.
+    """
 
     timers: bool
     threads: bool
@@ -383,7 +394,7 @@ class CancelReturnedParams(Wire):
 
 HOST_REQUESTS: dict[str, tuple[type[Wire], type[Wire]]] = {
     "initialize": (InitializeParams, InitializeResult),
-    "open": (OpenParams, Nothing),
+    "open": (OpenParams, OpenResult),
     "prompt": (PromptParams, Settlement),
     "cancel": (SessionParams, Nothing),
     "history": (SessionParams, HistoryResult),
@@ -415,13 +426,15 @@ CHILD_NOTIFICATIONS: dict[str, type[Wire]] = {
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """The JSON Schema (2020-12) of every message's parameters and result, by a name to file it
-    under: ``prompt.params``, ``prompt.result``, ``event.params``, ..."""
+    """The JSON Schema (2020-12) of every message's parameters and result.
+
+    The keys are names to file them under: ``prompt.params``, ``prompt.result``, ``event.params``.
+    """
     models: dict[str, type[Wire]] = {}
     for method, (params, result) in (HOST_REQUESTS | CHILD_REQUESTS).items():
         models[f"{method}.params"], models[f"{method}.result"] = params, result
     models |= {f"{method}.params": params for method, params in CHILD_NOTIFICATIONS.items()}
-    models |= {"target-raised.data": RaisedData, "provider-failed.data": ProviderErrorData}
+    models["target-raised.data"], models["provider-failed.data"] = RaisedData, ProviderErrorData
     return {
         name: {
             "$schema": "https://json-schema.org/draft/2020-12/schema",

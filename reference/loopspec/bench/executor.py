@@ -54,15 +54,13 @@ class Executor:
         self.strict = strict
         self._child = hasattr(adapter, "aclose")
         self._exact = self.settings.wire == "native" and not self._child
-        self._runner: asyncio.Runner | None = None
+        self._loop: StillLoop | SocketLoop | None = None
         self._server: Any = None
 
     def __enter__(self) -> Self:
-        factory = StillLoop if self._exact else SocketLoop
-        self._runner = asyncio.Runner(loop_factory=factory)
-        self._runner.__enter__()
+        self._loop = StillLoop() if self._exact else SocketLoop()
         if self.settings.wire != "native":
-            self._runner.run(self._serve())
+            self._loop.run_until_complete(self._serve())
         return self
 
     def __exit__(
@@ -71,12 +69,13 @@ class Executor:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._runner is not None
+        assert self._loop is not None
+        loop, self._loop = self._loop, None
         try:
-            self._runner.run(self._stop())
+            loop.run_until_complete(self._stop())
         finally:
-            self._runner.__exit__(kind, error, traceback)
-            self._runner = None
+            loop.run_until_complete(_cancel_all())
+            loop.close()
 
     async def _serve(self) -> None:
         from loopspec.bench.server import Server
@@ -92,8 +91,8 @@ class Executor:
 
     def run(self, scenario: Scenario) -> Trace:
         """Run one scenario and return its trace."""
-        assert self._runner is not None, "use the executor as a context manager"
-        return self._runner.run(self._one(scenario))
+        assert self._loop is not None, "use the executor as a context manager"
+        return self._loop.run_until_complete(self._one(scenario))
 
     async def _one(self, scenario: Scenario) -> Trace:
         loop = asyncio.get_running_loop()
@@ -113,3 +112,11 @@ class Executor:
 
     def _unmount(self, provider: Any) -> None:
         self._server.unmount(provider)
+
+
+async def _cancel_all() -> None:
+    """Cancel whatever a target left behind, and let it end."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

@@ -33,7 +33,8 @@ class NativeStream:
         self._over = over
         self._queue: deque[Piece | Fault] = deque()
         self._ended = False
-        self._stop: asyncio.Future[None] = over.get_loop().create_future()
+        self._stopped = False
+        self._stop: asyncio.Future[None] | None = None
         self._signal = signal
         if signal is not None:
             signal.on_abort(self._signalled)
@@ -44,15 +45,20 @@ class NativeStream:
             self._heed()
 
     def _heed(self) -> None:
-        if not self._player.deaf and not self._stop.done():
-            self._stop.set_result(None)
+        if not self._player.deaf:
+            self._stopped = True
+            if self._stop is not None and not self._stop.done():
+                self._stop.set_result(None)
 
     def __aiter__(self) -> NativeStream:
         return self
 
     async def open(self) -> None:
         """Wait until the reply opens; raises :class:`ProviderError` if a fault comes instead."""
-        fault = await self._unless_stopped(self._player.opening())
+        if self._player.at_gate():
+            fault = await self._unless_stopped(self._player.opening())
+        else:
+            fault = await self._player.opening()
         if isinstance(fault, Fault):
             await self._break(fault)
             return
@@ -66,7 +72,10 @@ class NativeStream:
             self._end()
             raise ProviderError("the request was aborted")
         if not self._queue:
-            segment = await self._unless_stopped(self._player.segment())
+            if self._player.at_gate():
+                segment = await self._unless_stopped(self._player.segment())
+            else:
+                segment = await self._player.segment()
             if segment is None and self._player.open_body:
                 await self._unless_stopped(self._over)
             if segment is None:
@@ -91,9 +100,12 @@ class NativeStream:
     async def _unless_stopped(self, work: Awaitable[Any]) -> Any:
         """Wait for ``work``; heeding, stop when the signal comes or the reader is cancelled."""
         task = asyncio.ensure_future(work)
+        stop = self._stop = self._over.get_loop().create_future()
+        if self._stopped:
+            stop.set_result(None)
         while True:
             try:
-                await asyncio.wait({task, self._stop, self._over}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({task, stop, self._over}, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
                 if self._player.deaf and not self._over.done():
                     continue

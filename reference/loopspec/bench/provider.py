@@ -35,6 +35,8 @@ from loopspec.vocabulary import (
 DEFAULT_TEXT = "[unscripted]"
 """The text of the answer to a request that the script did not foresee."""
 
+DEFAULT_REPLY = Reply.model_validate([{"text": DEFAULT_TEXT}, {"reason": "stop"}])
+
 Act = Callable[[str, str], Awaitable[None]]
 """``act(action, where)``: do an action of the environment and wait until its effects are seen."""
 
@@ -65,7 +67,7 @@ class Player:
         self.number = number
         self.deaf = reply.deaf
         self.open_body = reply.open_body
-        self._elements = list(elements)
+        self._elements = elements
         self._recorder = recorder
         self._act = act
         self._at = 0
@@ -107,6 +109,10 @@ class Player:
             if isinstance(element, Fault):
                 self._at = len(self._elements)
         return out or None
+
+    def at_gate(self) -> bool:
+        """Whether the next thing is an action: :meth:`opening` and :meth:`segment` would wait."""
+        return self._at < len(self._elements) and isinstance(self._elements[self._at], Gate)
 
     async def _pass_gates(self) -> None:
         while self._at < len(self._elements):
@@ -187,7 +193,7 @@ class Provider:
         number = self._requests
         owner = self._owner(incoming.messages)
         serves = "auxiliary"
-        reply = Reply(steps=({"text": DEFAULT_TEXT}, {"reason": "stop"}))  # type: ignore[arg-type]
+        reply = DEFAULT_REPLY
         if owner is not None:
             serves = "default"
             if owner.used < len(owner.replies):

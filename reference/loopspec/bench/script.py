@@ -132,11 +132,26 @@ def _elements(reply: Reply) -> Iterator[Element]:
             yield Fault(FaultKind.ERROR, step.error)
 
 
+_COMPILED: dict[int, tuple[Reply, tuple[Element, ...]]] = {}
+"""Replies compiled before, by identity: scenarios are played many times. Bounded, see below."""
+
+
 def compile_reply(reply: Reply) -> tuple[Element, ...]:
     """The elements of a reply, in order, with what was implied made explicit.
 
     Raises ``ValueError`` when a step names a call that was not started.
     """
+    known = _COMPILED.get(id(reply))
+    if known is not None and known[0] is reply:
+        return known[1]
+    compiled = _compile(reply)
+    if len(_COMPILED) >= 4096:
+        _COMPILED.clear()
+    _COMPILED[id(reply)] = (reply, compiled)
+    return compiled
+
+
+def _compile(reply: Reply) -> tuple[Element, ...]:
     elements = list(_elements(reply))
     reasons = [at for at, element in enumerate(elements) if isinstance(element, Reason)]
     after = elements[reasons[-1] + 1 :] if reasons else elements

@@ -85,7 +85,9 @@ def objection(tool: str, arguments: str) -> str | None:
         elif kind == "string" and not isinstance(item, str):
             return f"{name!r} is not a string"
         elif kind == "integer" and (
-            isinstance(item, bool) or not isinstance(item, int | float) or item != int(item)
+            isinstance(item, bool)
+            or not isinstance(item, int | float)
+            or (isinstance(item, float) and not item.is_integer())
         ):
             return f"{name!r} is not a whole number"
     return None
@@ -110,7 +112,7 @@ def must_run(call: SentCall, index: TraceIndex) -> bool:
 
 
 def _scalar(value: Any) -> str:
-    if isinstance(value, float) and value == int(value):
+    if isinstance(value, float) and value.is_integer():
         value = int(value)
     return value.strip() if isinstance(value, str) else json.dumps(value)
 

@@ -1,155 +1,42 @@
 """Cancellation: what must end, what must not begin, and who must hear of it.
 
-Three decisions stand behind every rule of this chapter.
-
-*Which cancellations are judged.* A :class:`Cut` is a run and the first cancellation that was sent
-while it ran. Where two runs were under way at once, nobody can say which of them the caller meant,
-and there is no cut. A prompt that was given while another ran, and had not asked anything yet, was
-not under way.
-
-*From when.* "Nothing begins after" counts from the moment when the cancel call came back. What was
-on its way until then is the target's good right.
-
-*What is not judged.* Where the run's end was decided before the cancellation (its last reply was
-whole and had no calls, or had failed), both outcomes are legal. At grade ``racing`` nobody knows
-what the target had consumed when the cancellation reached it, so nothing here is judged.
+A cancellation is the only word that a caller has once a run goes wrong, so the chapter is about
+whether that word counts: the run settles and says why, nothing more begins, those who work for it
+hear of it, and nobody else does. Which cancellations are judged, and from when, is said in
+``cuts.py``.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from loopspec.rules.base import Broke, Finding, Held, Hidden, rule
-from loopspec.trace_index import Cancel, Exchange, Run, SentCall, Start, TraceIndex
+from loopspec.rules.cuts import (
+    RACES,
+    Cut,
+    breaks,
+    call_names,
+    cuts,
+    decided,
+    exact,
+    outlives,
+    quote,
+    racing,
+    running_tools,
+    starts_of,
+    unknown_starts,
+)
+from loopspec.rules.replies import sound
+from loopspec.rules.sameness import difference, outcome
+from loopspec.rules.turns import next_request, overlapping, treated_otherwise
+from loopspec.trace_index import Cancel, Exchange, SentCall, Start, TraceIndex
 from loopspec.vocabulary import (
-    ACCEPTING_REASONS,
     AssistantMessage,
-    EventType,
     FailureReason,
-    Grade,
     Level,
     Message,
-    SystemMessage,
     ToolResult,
-    UserMessage,
 )
-
-RACES = Hidden("grade racing: what the target had consumed when it was cancelled is not known")
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """A run and the first cancellation that was sent while it ran."""
-
-    run: Run
-    cancel: Cancel
-
-    @property
-    def last(self) -> Exchange | None:
-        """The last exchange that had begun when the cancellation was sent."""
-        before = [item for item in self.run.exchanges if item.at < self.cancel.sent_at]
-        return before[-1] if before else None
-
-    @property
-    def reply(self) -> Exchange | None:
-        """The exchange whose reply was still on its way: neither whole, nor failed, nor told why
-        it ends."""
-        last, sent_at = self.last, self.cancel.sent_at
-        if last is None or last.cancelled_at != sent_at:
-            return None
-        told = last.reason_at is not None and last.reason_at < sent_at
-        failed = any(at < sent_at for at, item in last.faults if item.fault != "stall")
-        return None if told or failed else last
-
-
-def _under_way(run: Run, at: int) -> bool:
-    """Whether the target had taken up this prompt, and had not ended it, at a position."""
-    if run.refused or run.at > at or (run.end is not None and run.end < at):
-        return False
-    return not run.prompted.running or any(item.at < at for item in run.exchanges)
-
-
-def cuts(index: TraceIndex) -> list[Cut]:
-    """All runs that were cancelled, where it is certain which run was meant."""
-    found = []
-    for run in index.runs:
-        cancel = next((item for item in run.cancels if item.at != "idle"), None)
-        if cancel is None:
-            continue
-        if [item for item in index.runs if _under_way(item, cancel.sent_at)] == [run]:
-            found.append(Cut(run, cancel))
-    return found
-
-
-def racing(index: TraceIndex) -> bool:
-    """Whether cancellations cannot be placed in the target's run."""
-    return index.header.grade == Grade.RACING
-
-
-def starts_of(index: TraceIndex, run: Run) -> list[Start]:
-    """The tools that were entered for calls of this run."""
-    return [item for item in index.starts if item.exchange and index.run_of(item.exchange) is run]
-
-
-def running_tools(index: TraceIndex, cut: Cut) -> list[Start]:
-    """The tools of the run that had started and not settled when the cancellation was sent."""
-    at = cut.cancel.sent_at
-    return [
-        item
-        for item in starts_of(index, cut.run)
-        if item.at < at and (item.settled_at is None or item.settled_at > at)
-    ]
-
-
-def decided(index: TraceIndex, cut: Cut) -> bool:
-    """Whether the run's end was settled by something else before the cancellation was sent."""
-    last, at = cut.last, cut.cancel.sent_at
-    if last is None or any(raised < at for raised in cut.run.listener_raised_at):
-        return last is not None
-    failed = any(place < at for place, item in last.faults if item.fault != "stall")
-    if last.reason_at is None or last.reason_at > at:
-        return failed
-    if failed or not last.calls or last.reason not in ACCEPTING_REASONS:
-        return True
-    starts = index.starts_of(last)
-    idle = all(item.settled_at is not None and item.settled_at < at for item in starts)
-    limit = index.header.max_turns
-    if limit is not None and cut.run.exchanges.index(last) + 1 >= limit and idle:
-        return len(starts) >= len(last.calls)
-    return _tool_ends_run(index, last, starts)
-
-
-def _tool_ends_run(index: TraceIndex, last: Exchange, starts: Sequence[Start]) -> bool:
-    """Whether a call of the batch may end the run as a failure, by the target's own claims."""
-    raised = any(item.settled is not None and item.settled.how == "raised" for item in starts)
-    unstarted = [call for call in last.calls if index.start_of(call) is None]
-    unknown = any(call.name not in last.request.tools for call in unstarted)
-    return (
-        (raised and index.claim("tool_exception") == "raises")
-        or (unknown and index.claim("unknown_tool") == "raises")
-        or (bool(unstarted) and index.claim("invalid_arguments") == "raises")
-    )
-
-
-def next_request(index: TraceIndex, run: Run, fork: bool = False) -> Exchange | None:
-    """The first request after this run's end that another run made; ``fork``: of a fork."""
-    for exchange in index.later_requests(run.end if run.end is not None else len(index.trace)):
-        other = index.run_of(exchange)
-        if other is not None and other is not run and other.prompted.fork == fork:
-            return exchange
-    return None
-
-
-def quote(text: str, limit: int = 60) -> str:
-    """The text in quotation marks, cut where it is long."""
-    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
-
-
-def _call_names(starts: Sequence[Start]) -> str:
-    return ", ".join(item.entry.call_id or item.entry.tool for item in starts)
-
 
 # --------------------------------------------------------------------------------------------
 # The run settles

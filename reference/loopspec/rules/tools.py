@@ -32,7 +32,7 @@ from loopspec.rules.batches import (
 )
 from loopspec.rules.replies import calls_of, outcome_words
 from loopspec.trace_index import Exchange, SentCall, Start, TraceIndex, results_after
-from loopspec.vocabulary import Grade, Outcome
+from loopspec.vocabulary import Grade, Message, Outcome
 
 
 @rule(
@@ -222,10 +222,15 @@ def _owed(index: TraceIndex, batch: Batch, failed: Sequence[Failure]) -> list[tu
     return owed
 
 
+def _holds(messages: Sequence[Message], text: str) -> bool:
+    """Whether a returned text is anywhere in the messages; some targets keep results as text."""
+    return any(text in message.text for message in messages)
+
+
 @rule(
     "tools.failure-leaves-history-paired",
-    "When a call of a batch fails, no call of the batch MUST be left without a result in history, and"
-    " no result of a sibling MUST be lost, whatever the target claims.",
+    "When a call of a batch fails, every call of the batch MUST still get a result in history, and the"
+    " results of its siblings MUST be kept, whatever the target claims.",
     source="B",
 )
 def failure_leaves_history_paired(index: TraceIndex) -> Iterator[Finding]:
@@ -248,10 +253,7 @@ def failure_leaves_history_paired(index: TraceIndex) -> Iterator[Finding]:
                 for call, _ in batch.starts
             }
             missing = {call.id for call in checked if there[call.id] is None}
-            for call, text in owed:
-                result = there[call.id]
-                if result is None or text not in result.text:
-                    missing.add(call.id)
+            missing |= {call.id for call, text in owed if not _holds(sight.messages, text)}
             if missing:
                 ids = ", ".join(repr(call.id) for call, _ in batch.starts if call.id in missing)
                 yield Broke(
@@ -279,7 +281,9 @@ def arguments_validated(index: TraceIndex) -> Iterator[Finding]:
     What happens with others is decided by accident, after the damage.
     """
     for start in index.starts:
-        why = objection(start.entry.tool, start.entry.arguments) if start.entry.tool in PROBES else None
+        if start.entry.tool not in PROBES:
+            continue
+        why = objection(start.entry.tool, start.entry.arguments.strip() or "{}")
         if why is not None:
             yield Broke(
                 f"{start.entry.tool} was entered with {quoted(start.entry.arguments)}, although {why}",
@@ -292,7 +296,11 @@ def arguments_validated(index: TraceIndex) -> Iterator[Finding]:
             why = objection(call.name, call.arguments)
             strays = [start for start in batch.strays if start.entry.tool == call.name]
             if why is not None and strays:
-                if objection(call.name, strays[0].entry.arguments) is None:
+                sibling = any(
+                    other.name == call.name and not served and must_run(other, index)
+                    for other, served in batch.starts
+                )
+                if not sibling and objection(call.name, strays[0].entry.arguments) is None:
                     yield Broke(
                         f"call {call.id!r} was sent with {quoted(call.arguments)}, although {why};"
                         f" {call.name} was entered with {quoted(strays[0].entry.arguments)} instead",
@@ -511,7 +519,7 @@ def _result_order(index: TraceIndex, batch: Batch, by_completion: bool) -> Itera
 def order(index: TraceIndex) -> Iterator[Finding]:
     """A tool's author has to know whether it may count on the tool before.
 
-    A fixed order of know; a fixed order of results makes two runs comparable.
+    A fixed order of results makes two runs comparable.
     """
     claimed = index.claim("tools")
     for batch in batches(index):

@@ -24,11 +24,17 @@ def test_rules_know_the_probe_tools_that_targets_are_given() -> None:
         assert set(schema["required"]) == replies._REQUIRED[name]
 
 
-def test_every_rule_of_the_chapter_says_must_or_should_and_why() -> None:
-    """A rule is a sentence with a reason and a source."""
-    for rule in RULES.values():
+@pytest.mark.parametrize("chapter", ["completion", "stream", "limits"])
+def test_every_rule_is_a_sentence_with_a_source_and_a_reason(chapter: str) -> None:
+    """A rule says MUST or SHOULD in a sentence of its own; an observed one says neither."""
+    rules = [rule for rule in RULES.values() if rule.chapter == chapter]
+    assert rules
+    for rule in rules:
         assert rule.source
         assert rule.reason
+        assert rule.sentence[0].isupper()
+        assert rule.sentence.endswith(".")
+        assert ("MUST" in rule.sentence) == (rule.level in ("core", "claim"))
 
 
 class TestAnswerWithoutCalls:

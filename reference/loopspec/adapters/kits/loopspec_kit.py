@@ -71,8 +71,10 @@ class ProviderError(Exception):
 
 
 class Signal:
-    """A cancellation signal for a probe tool or the provider. A loop that has its own kind of
-    signal wires it to :meth:`set`."""
+    """A cancellation signal for a probe tool or the provider.
+
+    A loop that has its own kind of signal wires it to :meth:`set`.
+    """
 
     __slots__ = ("_callbacks", "aborted")
 
@@ -84,7 +86,8 @@ class Signal:
         """Signal; a second time changes nothing."""
         if not self.aborted:
             self.aborted = True
-            for callback in self._callbacks:
+            callbacks, self._callbacks = self._callbacks, []
+            for callback in callbacks:
                 callback()
 
     def on_abort(self, callback: Callable[[], None]) -> None:
@@ -97,8 +100,7 @@ class Signal:
 
 @dataclasses.dataclass(frozen=True)
 class Returned:
-    """What a prompt came to. ``value`` is plain data as the target returned it; ``told`` if only
-    an event said it."""
+    """What a prompt came to: plain data as the target returned it; ``told`` if only an event said it."""
 
     value: Any
     told: bool = False
@@ -164,8 +166,11 @@ def _one(error: BaseException) -> dict[str, Any]:
 
 
 def exception_chain(error: BaseException) -> list[dict[str, Any]]:
-    """The exception and what led to it, outermost first: its cause, or else its context unless
-    that was suppressed. The members of an exception group stand after the group."""
+    """The exception and what led to it, outermost first.
+
+    That is its cause, or else its context unless that was suppressed. The members of an exception
+    group stand after the group.
+    """
     chain: list[dict[str, Any]] = []
     seen: set[int] = set()
     waiting: list[BaseException] = [error]
@@ -305,8 +310,11 @@ class Bench:
     async def model(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[str] = (), signal: Signal | None = None
     ) -> AsyncIterator[dict[str, Any]]:
-        """The native wire: ask the model with canonical messages and the tools' names, and
-        iterate over the pieces of the reply. Raises :class:`ProviderError`; ``aclose`` closes."""
+        """Ask the model on the native wire, and iterate over the pieces of its reply.
+
+        The messages are canonical, the tools are names. Raises :class:`ProviderError`. Close it
+        with ``aclose`` when you leave it early.
+        """
         params = {"messages": [_plain(m, 64) for m in messages], "tools": list(tools)}
         stream, _ = await self._ask("model_open", params, signal)
         over = False
@@ -503,11 +511,10 @@ class _Kit:
         future = self._waiting.pop(number, None) if isinstance(number, int) else None
         if future is None or future.done():
             return
-        error = message.get("error")
-        if error is None:
+        if message.get("error") is None:
             future.set_result(message.get("result"))
         else:
-            future.set_exception(_bench_error(error))
+            future.set_exception(_bench_error(message["error"]))
 
     # -- the host's requests
 
@@ -544,10 +551,10 @@ class _Kit:
         bench = Bench(self, params["session"], params["tools"], params["base_urls"])
         by_task = settings.options.get("cancel") == "task"
 
-        def opened(target: Any) -> None:
-            self._sessions[params["session"]] = _Session(
-                target, bench, by_task, params["base_urls"], params["tools"]
-            )
+        def opened(target: Any) -> dict[str, Any]:
+            session = _Session(target, bench, by_task, params["base_urls"], params["tools"])
+            self._sessions[params["session"]] = session
+            return {"operations": ["fork"]} if hasattr(target, "fork") else {}
 
         self._background_call(number, lambda: self.adapter.open(bench, settings), opened)
 
@@ -586,7 +593,7 @@ class _Kit:
             self._cancel_here(params["session"], "with the prompt")
 
     def _cancel(self, number: Any, params: dict[str, Any]) -> None:
-        self._background_call(number, self._sessions[params["session"]].cancel, lambda value: None)
+        self._background_call(number, self._sessions[params["session"]].cancel, lambda _: None)
 
     def _history(self, number: Any, params: dict[str, Any]) -> None:
         target = self._sessions[params["session"]].target
@@ -680,7 +687,7 @@ class _Kit:
             asyncio.run_coroutine_threadsafe(later(), self.loop)
 
 
-class _GaveWay(Exception):
+class _GaveWay(Exception):  # noqa: N818 - no error, the end of a cancelled request
     """The bench gave way to a cancellation."""
 
 
@@ -704,8 +711,10 @@ _pipes: tuple[int, int] | None = None
 
 
 def take_pipes() -> tuple[int, int]:
-    """Keep stdin and stdout for the protocol and point both elsewhere: reads find the end of
-    file, prints go to stderr. ``serve`` does it; do it earlier if your imports print much."""
+    """Keep stdin and stdout for the protocol: others read the end of file and print to stderr.
+
+    ``serve`` does it. Do it yourself before imports that print much.
+    """
     global _pipes
     if _pipes is None:
         _pipes = os.dup(0), os.dup(1)
