@@ -566,7 +566,7 @@ GUARDS: dict[str, Guard] = {
         _accepting(m) and _empty(m) and m.choices.empty_stop == "completes"
     ),
     "empty, asks again": lambda m, i: (
-        _accepting(m)
+        _reason(m) == StopReason.STOP
         and _empty(m)
         and m.choices.empty_stop == "asks-again"
         and m.asked_again < ASK_AGAIN_AT_MOST

@@ -15,7 +15,6 @@ A target is named in one of four ways:
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -53,13 +52,6 @@ def claims_of(profile: str, changes: Iterable[str]) -> dict[str, str]:
     return claims
 
 
-def kit_folder() -> Path:
-    """The folder of the adapter kits."""
-    import loopspec.adapters.kits as kits
-
-    return Path(str(kits.__file__)).parent
-
-
 def _own_process(path: Path) -> Any:
     from loopspec.adapters.process import ProcessAdapter
 
@@ -70,9 +62,7 @@ def _own_process(path: Path) -> Any:
         command = [manifest.python or sys.executable, str(path.parent / manifest.adapter)]
     else:
         raise TargetError(f"{path}: say how to start the adapter: command = [...] or adapter = \"...\"")
-    paths = [str(kit_folder()), os.environ.get("PYTHONPATH", "")]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(part for part in paths if part)}
-    return ProcessAdapter(manifest, command, env=env, cwd=path.parent)
+    return ProcessAdapter(manifest, command, cwd=path.parent)
 
 
 def _own_object(name: str) -> Any:

@@ -324,6 +324,8 @@ class TraceIndex:
     def _sent(self, at: int, entry: Sent) -> None:
         exchange = self._exchanges_by_number[entry.request]
         exchange.sent.append((at, entry))
+        if exchange.terminator_at is not None:
+            return  # what comes after the terminator is not part of the reply
         piece = entry.piece
         if isinstance(piece, TextDelta):
             exchange.text += piece.text

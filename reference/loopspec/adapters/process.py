@@ -60,15 +60,10 @@ class ProcessSession:
     async def prompt(
         self, text: str, *, on: Iterable[Any] = (), cancel: str | None = None
     ) -> RawSettlement:
-        """Give a prompt and wait until it settles.
+        """Give a prompt and wait until it settles; what the target raises is in the settlement.
 
-        Parameters
-        ----------
-        text: the prompt.
-        on: what to do inside the target's listener, as :class:`loopspec.scenario.On` or mappings.
-        cancel: ``"with_prompt"`` cancels in the tick of the prompt.
-
-        What the target raises is in the settlement.
+        ``on`` is what to do inside the target's listener, as :class:`loopspec.scenario.On` or
+        mappings. ``cancel="with_prompt"`` cancels in the tick of the prompt.
         """
         self._prompts += 1
         params: dict[str, Any] = {"session": self.name, "prompt": self._prompts, "text": text}

@@ -98,7 +98,7 @@ class Executor:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, StillLoop | SocketLoop)
         around = Surroundings(
-            still=None if self._child else loop.still,
+            when_still=None if self._child else loop.when_still,
             base_url=self._mount if self._server is not None else None,
             unmount=self._unmount if self._server is not None else None,
             watchdog=None if self._exact else self.watchdog,

@@ -16,7 +16,7 @@ from loopspec.adapters.protocol import ModelRequest, ProviderError
 from loopspec.bench.provider import Incoming, Player, Provider
 from loopspec.bench.script import Fault
 from loopspec.signals import Signal
-from loopspec.vocabulary import FaultKind, Piece
+from loopspec.vocabulary import FaultKind, Piece, Terminator
 
 CAN_EXPRESS = (
     "stop", "toolUse", "length", "error", "aborted", "deferred", "pending", "refusal", "unknown",
@@ -33,6 +33,7 @@ class NativeStream:
         self._over = over
         self._queue: deque[Piece | Fault] = deque()
         self._ended = False
+        self._released = False
         self._stopped = False
         self._stop: asyncio.Future[None] | None = None
         self._signal = signal
@@ -86,11 +87,26 @@ class NativeStream:
         if isinstance(element, Fault):
             await self._break(element)
             raise StopAsyncIteration
-        self._player.sent(element)
+        if not self._released:
+            self._player.sent(element)
+        if isinstance(element, Terminator) and not self._released:
+            self._release_rest()
         return element
 
+    def _release_rest(self) -> None:
+        """What follows the terminator is on its way with it, whether it is read or not."""
+        self._released = True
+        for late in self._queue:
+            if isinstance(late, Fault):
+                self._player.faulted(late)
+            else:
+                self._player.sent(late)
+        if self._player.open_body:
+            self._player.faulted(Fault(FaultKind.STALL))
+
     async def _break(self, fault: Fault) -> None:
-        self._player.faulted(fault)
+        if not self._released:
+            self._player.faulted(fault)
         if fault.kind is FaultKind.STALL:
             await self._unless_stopped(self._over)
         self._end()

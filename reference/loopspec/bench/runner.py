@@ -72,13 +72,14 @@ class Surroundings:
 
     Parameters
     ----------
-    still: waits until the target cannot move; ``None``: ask the target's barrier, if it has one.
+    when_still: settles a future when the target cannot move; ``None``: ask the target's barrier,
+        if it has one.
     base_url: mounts a provider on the loopback server: ``(wire, provider) -> url``.
     unmount: takes it off again.
     watchdog: seconds until a silent run counts as hung; ``None``: stillness is certain.
     """
 
-    still: Callable[[], Awaitable[None]] | None = None
+    when_still: Callable[[asyncio.Future[None]], None] | None = None
     base_url: Callable[[str, Provider], str] | None = None
     unmount: Callable[[Provider], None] | None = None
     watchdog: float | None = None
@@ -139,7 +140,7 @@ class Run:
         self._slow: deque[asyncio.Future[None]] = deque()
         self._acting = 0
         self._acted = 0
-        self._idle = asyncio.Event()
+        self._woken: asyncio.Future[None] | None = None
         self._prompts = 0
         self._cancels = 0
         self._open: dict[asyncio.Task[Any], int] = {}
@@ -244,8 +245,10 @@ class Run:
 
     async def still(self) -> None:
         """Wait until the target has taken in everything and cannot move."""
-        if self.around.still is not None:
-            await self.around.still()
+        if self.around.when_still is not None:
+            waiter: asyncio.Future[None] = self.over.get_loop().create_future()
+            self.around.when_still(waiter)
+            await waiter
             return
         barrier = getattr(self._session, "barrier", None)
         if barrier is not None:
@@ -322,7 +325,8 @@ class Run:
 
     def _prompt_done(self, task: asyncio.Task[Any]) -> None:
         number = self._open.pop(task)
-        self._idle.set()
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
         if task.cancelled():
             raw: dict[str, Any] = {"raised": raised_chain(asyncio.CancelledError())}
         elif (error := task.exception()) is not None:
@@ -368,17 +372,18 @@ class Run:
 
     async def _until_quiet(self) -> None:
         """Stillness, or the settlement of a prompt, whichever comes first."""
-        self._idle.clear()
+        waiter: asyncio.Future[None] = self.over.get_loop().create_future()
+        self._woken = waiter
+        if self.around.when_still is not None:
+            self.around.when_still(waiter)
+            await waiter
+            return
         quiet = asyncio.ensure_future(self.still())
-        idle = asyncio.ensure_future(self._idle.wait())
-        try:
-            await asyncio.wait({quiet, idle}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            idle.cancel()
-            if not quiet.done():
-                quiet.cancel()
-        if quiet.done() and not quiet.cancelled() and isinstance(quiet.exception(), LostTarget):
-            await asyncio.sleep(0)
+        await asyncio.wait({quiet, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        if not quiet.done():
+            quiet.cancel()
+        elif not quiet.cancelled() and isinstance(quiet.exception(), LostTarget):
+            await asyncio.sleep(0)  # what waits for the settlement is told of the loss as well
 
     async def _wakes(self) -> bool:
         """Whether a silent target moves within the watchdog's time (never, where that is certain)."""
@@ -386,11 +391,9 @@ class Run:
             return False
         for seconds in (self.around.watchdog, 5 * self.around.watchdog):
             before = len(self.recorder)
-            try:
-                await asyncio.wait_for(self._idle.wait(), seconds)
-            except TimeoutError:
-                pass
-            if len(self.recorder) != before:
+            self._woken = self.over.get_loop().create_future()
+            await asyncio.wait({self._woken}, timeout=seconds)
+            if self._woken.done() or len(self.recorder) != before:
                 return True
         return False
 

@@ -62,10 +62,14 @@ class StillLoop(asyncio.SelectorEventLoop):
         """Virtual seconds since the loop was made."""
         return self._now
 
+    def when_still(self, waiter: asyncio.Future[None]) -> None:
+        """Settle ``waiter`` when nothing can move any more, unless it is done by then."""
+        self._still_waiters.append(waiter)
+
     async def still(self) -> None:
         """Return when nothing can move any more, unless something is done by the caller."""
         waiter: asyncio.Future[None] = self.create_future()
-        self._still_waiters.append(waiter)
+        self.when_still(waiter)
         await waiter
 
     def on_still(self, timeout: float | None) -> None:
@@ -105,10 +109,14 @@ class SocketLoop(asyncio.SelectorEventLoop):
         selector.loop = self
         super().__init__(selector)
 
+    def when_still(self, waiter: asyncio.Future[None]) -> None:
+        """Settle ``waiter`` when no callback and no file is ready, unless it is done by then."""
+        self._still_waiters.append(waiter)
+
     async def still(self) -> None:
         """Return when no callback and no file is ready."""
         waiter: asyncio.Future[None] = self.create_future()
-        self._still_waiters.append(waiter)
+        self.when_still(waiter)
         await waiter
 
     def on_still(self) -> bool:

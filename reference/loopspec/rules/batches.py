@@ -29,6 +29,7 @@ from loopspec.vocabulary import (
     AssistantMessage,
     EventType,
     FailureReason,
+    Grade,
     Message,
     ToolResult,
 )
@@ -179,6 +180,21 @@ def taken(index: TraceIndex, exchange: Exchange) -> bool:
     disturbed = disturbance(index, run, exchange.at)
     quiet = disturbed is None and run.settled is not None
     return quiet or _shown_taken(index, exchange, run, disturbed)
+
+
+def failed_alone(index: TraceIndex, exchange: Exchange) -> bool:
+    """Whether this reply failed, and the target cannot have seen a cancellation first."""
+    run = index.run_of(exchange)
+    if run is None or not exchange.failed or exchange.cancelled_at is not None:
+        return False
+    following = index.next_in_run(exchange)
+    end = len(index.trace) if following is None else following.at
+    racing = index.header.grade == Grade.RACING
+    # Before a cancellation from outside, the bench waits until the target has seen the failure.
+    return not any(
+        exchange.at < cancel.sent_at < end and (racing or "listener" in cancel.at)
+        for cancel in run.cancels
+    )
 
 
 def odd_ids(exchange: Exchange) -> bool:

@@ -18,6 +18,7 @@ from loopspec.rules.replies import (
     excused,
     has_limits,
     limit_of,
+    members_of,
     missing_results,
     ordinary_batch,
     outcome_words,
@@ -65,7 +66,7 @@ def requests_counted(family: Sequence[TraceIndex]) -> Iterator[Finding]:
 
     Several limits are compared because a loop that counts wrongly may be right for one of them.
     """
-    members = [index for index in family if index.header.family == "limits.requests-counted"]
+    members = members_of(family, "limits.requests-counted")
     judged = broken = False
     for index in members:
         limit = limit_of(index)

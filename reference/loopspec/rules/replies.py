@@ -136,6 +136,11 @@ def evidence(*places: int | None) -> tuple[int, ...]:
     return tuple(sorted({place for place in places if place is not None}))
 
 
+def members_of(family: Iterable[TraceIndex], rule: str) -> list[TraceIndex]:
+    """The traces that belong to a family of this rule (named as it, or as it and ``/more``)."""
+    return [index for index in family if (index.header.family or "").partition("/")[0] == rule]
+
+
 def end_of(exchange: Exchange) -> int:
     """Where the reply ended for its reader: its reason, its fault, or its request."""
     fault = exchange.faults[0][0] if exchange.faults else None

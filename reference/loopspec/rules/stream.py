@@ -25,6 +25,8 @@ from loopspec.rules.replies import (
     excused,
     fails_and_executes_nothing,
     hard_fault,
+    limit_reached,
+    members_of,
     ordinary_batch,
     outcome_words,
     reason_at,
@@ -110,7 +112,7 @@ def missing_terminator_tolerated(index: TraceIndex) -> Iterator[Finding]:
         following = index.next_in_run(exchange)
         if starts_in(index, exchange) or following is not None or run.completed:
             yield Held(*evidence(reason_at(exchange), following.at if following else run.end))
-        elif run.end is not None:
+        elif run.end is not None and not limit_reached(index, run, exchange):
             yield Broke(
                 f"{reply_words(exchange)} had no terminator and was not taken for a whole reply: "
                 f"{outcome_words(run)}",
@@ -500,7 +502,7 @@ def _value(text: str) -> Any:
 )
 def chunking_invariant(family: Sequence[TraceIndex]) -> Iterator[Finding]:
     """Where a reply is cut depends on the network and the tokenizer, and means nothing."""
-    members = [index for index in family if index.header.family == "stream.chunking-invariant"]
+    members = members_of(family, "stream.chunking-invariant")
     if len(members) < 2:
         return
     if not all(index.header.streaming for index in members):

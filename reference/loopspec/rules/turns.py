@@ -85,9 +85,7 @@ def turned_away(run: Run) -> bool:
     A failure without a request is also a refusal: one whose meaning the manifest does not map.
     """
     settled = run.settled
-    return run.refused or (
-        settled is not None and settled.outcome == Outcome.FAILED and not run.exchanges
-    )
+    return run.refused or (settled is not None and settled.outcome == Outcome.FAILED and not run.exchanges)
 
 
 def overlapping(index: TraceIndex) -> list[tuple[Run, Run]]:

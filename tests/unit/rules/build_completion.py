@@ -117,7 +117,9 @@ class Story:
                 self.add(Sent(self.requests, said))
         return self
 
-    def reply(self, *pieces: Piece | list[Piece] | str, reason: str = "stop", error: str | None = None) -> Self:
+    def reply(
+        self, *pieces: Piece | list[Piece] | str, reason: str = "stop", error: str | None = None
+    ) -> Self:
         """A whole reply with its reason and terminator; the target closes its stream and keeps it."""
         self.sent(*pieces, Reason(reason, error), Terminator())
         self.add(Closed(self.requests, "target"))

@@ -34,6 +34,10 @@ class TestRequestsCounted:
     def test_as_many_requests_as_the_limit_hold(self) -> None:
         holds(self.rule, *(self.member(n, n) for n in (1, 2, 3)))
 
+    def test_a_family_may_have_a_name_of_its_own_after_the_rule_s(self) -> None:
+        header = {"family": f"{self.rule}/deaf", "member": "1"}
+        holds(self.rule, limited(1, 1, **header).fails("limit"))
+
     @pytest.mark.parametrize("off", [-1, 1])
     def test_one_more_or_one_less_breaks(self, off: int) -> None:
         words = breaks(self.rule, self.member(1, 1), self.member(2, 2 + off))

@@ -193,7 +193,7 @@ def exception_chain(error: BaseException) -> list[dict[str, Any]]:
 # The event loop that knows when nothing is ready
 
 
-class _Selector(selectors.DefaultSelector):  # type: ignore[misc,valid-type]
+class _Selector(selectors.DefaultSelector):
     barriers: list[Callable[[bool], None]]
 
     def select(self, timeout: float | None = None) -> Any:
@@ -221,7 +221,7 @@ class _Loop(asyncio.SelectorEventLoop):
     def set_default_executor(self, executor: Any) -> None:
         self._pool = executor
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # type: ignore[override]
         if executor is None:
             if self._pool is None:
                 self._pool = concurrent.futures.ThreadPoolExecutor(thread_name_prefix=_THREADS)
