@@ -109,14 +109,19 @@ class Judge:
 
     def finish(self) -> dict[str, RuleResult]:
         """Judge the relation rules over the families seen, and return all results."""
-        for name, result in self.results.items():
-            if not result.claimed or not result.rule.relation:
-                continue
-            for family, members in sorted(self._families.items()):
-                if family == name or family.startswith(name + "/"):
-                    found = list(result.rule.check(list(members.values())))
-                    self._note(result, family, found)
+        for name in self.results:
+            self.finish_families(name)
         return self.results
+
+    def finish_families(self, name: str) -> None:
+        """Judge one relation rule over the families seen so far (nothing for a trace rule)."""
+        result = self.results[name]
+        if not result.claimed or not result.rule.relation:
+            return
+        result.held, result.held_in, result.breaks, result.hidden = 0, [], [], []
+        for family, members in sorted(self._families.items()):
+            if family == name or family.startswith(name + "/"):
+                self._note(result, family, list(result.rule.check(list(members.values()))))
 
     @staticmethod
     def _note(result: RuleResult, scenario: str, found: Sequence[Finding]) -> None:

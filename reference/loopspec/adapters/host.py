@@ -164,7 +164,7 @@ class Host:
         except RpcError as error:
             if error.code == TARGET_RAISED:
                 chain = self._check(RaisedData, method, error.data)
-                raise TargetRaised(method, chain.model_dump()["raised"]) from None
+                raise TargetRaised(method, chain.model_dump(by_alias=True, exclude_unset=True)["raised"]) from None
             if error.code == NO_SUCH_METHOD:
                 raise NotImplementedError(f"the child cannot {method}: {error}") from None
             raise self._lost(f"{method!r} was answered with error {error.code}: {error}", _SEE) from None

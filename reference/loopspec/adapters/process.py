@@ -72,7 +72,7 @@ class ProcessSession:
         if cancel is not None:
             params["cancel"] = cancel
         settlement = await self._host.ask("prompt", params, self._host.limits.prompt)
-        return RawSettlement(settlement.model_dump(exclude_unset=True))
+        return RawSettlement(settlement.model_dump(by_alias=True, exclude_unset=True))
 
     async def cancel(self) -> None:
         """Cancel as the target has it; returns when that has returned in the child."""

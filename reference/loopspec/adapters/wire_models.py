@@ -186,7 +186,7 @@ class Raised(Wire):
     """
 
     type: str
-    mro: list[str] = []
+    bases: list[str] = Field(default=[], alias="mro")
     message: str = ""
     fields: dict[str, Any] = {}
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from loopspec.rules.base import Broke, Finding, Held, Hidden, rule
 from loopspec.rules.cuts import (
     RACES,
+    UNPLACED,
     Cut,
     breaks,
     call_names,
@@ -20,6 +21,7 @@ from loopspec.rules.cuts import (
     decided,
     exact,
     outlives,
+    placed,
     quote,
     racing,
     running_tools,
@@ -321,6 +323,8 @@ def unstarted_call(index: TraceIndex) -> Iterator[Finding]:
             continue
         if racing(index):
             yield RACES
+        elif not placed(index, cut) and not index.starts_of(last):
+            yield UNPLACED
         elif unknown_starts(index, cut.run):
             yield Hidden("a tool was entered that serves no known call")
         else:
@@ -351,7 +355,7 @@ def _unstarted(index: TraceIndex, cut: Cut, exchange: Exchange, call: SentCall) 
         yield Hidden("neither history nor a later request shows what the call got")
         return
     for where, at, messages in places:
-        wrong = _wrong(index, exchange, call, messages)
+        wrong = _wrong(index, call, messages)
         if wrong is None and where == "history" and index.claim("result_codes") is not None:
             wrong = _wrong_code(index, exchange, call, messages)
         if wrong is not None:
@@ -388,7 +392,7 @@ def _result(messages: Sequence[Message], call_id: str) -> ToolResult | None:
     return None
 
 
-def _wrong(index: TraceIndex, exchange: Exchange, call: SentCall, messages: Sequence[Message]) -> str | None:
+def _wrong(index: TraceIndex, call: SentCall, messages: Sequence[Message]) -> str | None:
     result = _result(messages, call.id)
     if result is None:
         return "there is none"

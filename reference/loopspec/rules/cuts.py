@@ -26,6 +26,7 @@ from loopspec.trace_index import Cancel, Exchange, Run, Start, TraceIndex
 from loopspec.vocabulary import ACCEPTING_REASONS, EventType, Grade
 
 RACES = Hidden("grade racing: what the target had consumed when it was cancelled is not known")
+UNPLACED = Hidden("cancelled inside a listener: what the target had consumed by then is not known")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,15 @@ def racing(index: TraceIndex) -> bool:
 def exact(index: TraceIndex) -> bool:
     """Whether nothing moves in the target unless the bench lets it."""
     return index.header.grade == Grade.EXACT
+
+
+def placed(index: TraceIndex, cut: Cut) -> bool:
+    """Whether the target had consumed what was sent before the cancellation, and no more.
+
+    A listener that cancels does so while the rest is still in the target's buffers, unless nothing
+    moves by itself.
+    """
+    return exact(index) or not (racing(index) or cut.cancel.at.startswith("listener"))
 
 
 def owner(index: TraceIndex, start: Start) -> Exchange | None:

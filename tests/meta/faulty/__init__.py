@@ -30,6 +30,9 @@ class Fault:
     words: str
     adapter: Callable[[], Any]
 
+    def __str__(self) -> str:
+        return self.name
+
 
 @dataclass(frozen=True)
 class Control:
@@ -38,6 +41,9 @@ class Control:
     name: str
     words: str
     adapter: Callable[[], Any]
+
+    def __str__(self) -> str:
+        return self.name
 
 
 def claims(profile: str = "rejecting", **changes: str) -> dict[str, str]:
