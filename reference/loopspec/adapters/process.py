@@ -141,7 +141,7 @@ class ProcessAdapter:
     manifest: what the target says of itself.
     command: how to start the child.
     env: its whole environment; ``None`` takes over ours. The kits' folder is put into its
-        ``PYTHONPATH``.
+        ``PYTHONPATH``, and ``LOOPSPEC_CHILD=1`` says that a host is there.
     cwd: where it runs.
     limits: what it may take.
 
@@ -166,6 +166,7 @@ class ProcessAdapter:
         path = [part for part in self._env.get("PYTHONPATH", "").split(os.pathsep) if part]
         if str(KITS) not in path:
             self._env["PYTHONPATH"] = os.pathsep.join([str(KITS), *path])
+        self._env["LOOPSPEC_CHILD"] = "1"
         self._host: Host | None = None
         self._opened = 0
         self._starting: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None

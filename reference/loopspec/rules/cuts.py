@@ -101,7 +101,7 @@ def placed(index: TraceIndex, cut: Cut) -> bool:
     A listener that cancels does so while the rest is still in the target's buffers, unless nothing
     moves by itself.
     """
-    return exact(index) or not (racing(index) or cut.cancel.at.startswith("listener"))
+    return exact(index) or not (racing(index) or "listener" in cut.cancel.at)
 
 
 def owner(index: TraceIndex, start: Start) -> Exchange | None:

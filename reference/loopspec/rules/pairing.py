@@ -101,7 +101,7 @@ def every_call_answered_once(index: TraceIndex) -> Iterator[Finding]:
 
 @rule(
     "pairing.no-orphan-result",
-    "No result MUST be in a request or in history without the call that it answers before it.",
+    "A result MUST NOT be in a request or in history unless the call that it answers stands before it.",
     source="D",
 )
 def no_orphan_result(index: TraceIndex) -> Iterator[Finding]:
@@ -338,7 +338,7 @@ def _orders(
 
 @rule(
     "pairing.none-for-failed-reply",
-    "No result MUST be made up for a call of a reply that failed.",
+    "A result MUST NOT be made up for a call of a reply that failed.",
     source="B",
 )
 def none_for_failed_reply(index: TraceIndex) -> Iterator[Finding]:

@@ -10,8 +10,8 @@ Copy it or put its folder on ``PYTHONPATH``. An adapter is a class with ``open``
 
     kit.serve(MyAdapter)
 
-``serve`` takes the process over: the real stdout is the protocol's, and whatever prints goes to
-stderr. Two ideas carry the rest.
+The real stdout is the protocol's, and whatever prints goes to stderr: import the kit before
+libraries that print. Two ideas carry the rest.
 
 **The order of messages is the order of things.** Every message is written to the pipe at the
 moment when the thing happens, from whatever thread it happens in, and messages of the host are
@@ -713,7 +713,7 @@ _pipes: tuple[int, int] | None = None
 def take_pipes() -> tuple[int, int]:
     """Keep stdin and stdout for the protocol: others read the end of file and print to stderr.
 
-    ``serve`` does it. Do it yourself before imports that print much.
+    ``serve`` does it; under a host it is done when the kit is imported, before other imports print.
     """
     global _pipes
     if _pipes is None:
@@ -725,6 +725,10 @@ def take_pipes() -> tuple[int, int]:
         sys.stdout.flush()
         sys.stdout = sys.stderr
     return _pipes
+
+
+if os.environ.pop("LOOPSPEC_CHILD", None):
+    take_pipes()
 
 
 def serve(adapter: Any) -> None:
