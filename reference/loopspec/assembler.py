@@ -12,7 +12,9 @@ A call in a cut reply was never dispatched; its prefix must not look as if it ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
 
 from loopspec.vocabulary import (
     ArgumentsDelta,
@@ -48,23 +50,24 @@ class Assembler:
     def push(self, piece: Piece) -> None:
         """Take one piece. Pieces that carry no content (usage, reason, end) change nothing.
 
-        Arguments for a call that never began, and for one that has ended, are ignored: no call
-        can be made out of them.
+        Nor do empty deltas, which some providers send with every frame. Arguments for a call that
+        never began, and for one that has ended, are ignored: no call can be made out of them. So
+        is a second start at the same index.
         """
         if isinstance(piece, TextDelta):
             self._extend(Text, piece.text)
         elif isinstance(piece, ReasoningDelta):
             self._extend(Reasoning, piece.text)
         elif isinstance(piece, CallStart):
-            self._open = None
             if piece.index not in self._calls:
+                self._open = None
                 call = _Open(Call, id=piece.id, name=piece.name)
                 self._calls[piece.index] = call
                 self._blocks.append(call)
         elif isinstance(piece, ArgumentsDelta):
-            self._open = None
             open_call = self._calls.get(piece.index)
-            if open_call is not None and not open_call.ended:
+            if open_call is not None and not open_call.ended and piece.text:
+                self._open = None
                 open_call.text += piece.text
         elif isinstance(piece, CallEnd):
             ended = self._calls.get(piece.index)
@@ -72,10 +75,27 @@ class Assembler:
                 ended.ended = True
 
     def _extend(self, kind: type[Text] | type[Reasoning], text: str) -> None:
+        if not text:
+            return
         if self._open is None or self._open.kind is not kind:
             self._open = _Open(kind)
             self._blocks.append(self._open)
         self._open.text += text
+
+    def copy(self) -> Assembler:
+        """Another assembler that has taken the same pieces."""
+        other = copy.copy(self)
+        twins = {id(block): replace(block) for block in self._blocks}
+        other._blocks = list(twins.values())
+        other._calls = {index: twins[id(call)] for index, call in self._calls.items()}
+        other._open = twins[id(self._open)] if self._open is not None else None
+        return other
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """All that decides what the assembler will answer, as a value to compare and hash."""
+        blocks = tuple((b.kind, b.text, b.id, b.name, b.ended) for b in self._blocks)
+        calls = tuple(self._calls)  # they stand among the blocks in this order
+        return blocks, calls, self._open is not None
 
     def blocks(self) -> tuple[Block, ...]:
         """The reply's blocks. Empty text and reasoning are left out; ids are made distinct.

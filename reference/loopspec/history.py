@@ -101,6 +101,6 @@ def fork(history: Sequence[Message], at: int | None = None) -> list[Message]:
     end = len(history) if at is None else at
     if not 0 <= end <= len(history):
         raise IndexError(f"a fork at {end}, but the history has {len(history)} messages")
-    while end > 0 and unanswered(history[:end]) and not unanswered(history):
+    while 0 < end < len(history) and isinstance(history[end], ToolResult):
         end -= 1
     return list(history[:end])

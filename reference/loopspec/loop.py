@@ -187,7 +187,7 @@ class ReferenceLoop:
         self._machine = machine
         self._listeners: list[Listener] = []
         self._run: _Run | None = None
-        self._apart: set[int] = set()
+        self._next: Machine | None = None
         self._waiting: deque[tuple[str, asyncio.Future[Settlement]]] = deque()
         self._held_back: list[Message] = []
         self._background: set[asyncio.Task[Any]] = set()
@@ -207,6 +207,7 @@ class ReferenceLoop:
         """Cancel the run, if there is one; returns at once. Idle, it changes nothing."""
         run = self._run
         if run is None:
+            self._idle_machine().feed(fsm.Cancelled())
             return
         run.signal.set()
         run.feed(fsm.Cancelled())
@@ -218,7 +219,10 @@ class ReferenceLoop:
         """
         if self._run is None:
             return self._begin(text)
-        outputs = self._run.machine.feed(fsm.Prompted(text))
+        try:
+            outputs = self._run.machine.feed(fsm.Prompted(text))
+        except fsm.IllegalInput as error:
+            return self._refuse(error)
         for output in outputs:
             if isinstance(output, fsm.Busy) and output.how == "queued":
                 future: asyncio.Future[Settlement] = asyncio.get_running_loop().create_future()
@@ -226,7 +230,7 @@ class ReferenceLoop:
                 return future
             if isinstance(output, fsm.Busy) and output.how == "apart":
                 return self._begin(text, apart=True)
-        return self._refuse()
+        return self._refuse(BusyError("another run has not settled; wait for it, or cancel it"))
 
     def fork(self, at: int | None = None) -> ReferenceLoop:
         """A conversation of its own that starts with this one's history (up to message ``at``)."""
@@ -238,17 +242,26 @@ class ReferenceLoop:
         return other
 
     async def close(self) -> None:
-        """Drop what was abandoned."""
+        """Drop what was abandoned, and every prompt that waits."""
+        waiting, self._waiting = self._waiting, deque()
+        for _, future in waiting:
+            future.cancel()
         for task in list(self._background):
             task.cancel()
 
     # -- runs --------------------------------------------------------------------------------
 
-    async def _refuse(self) -> Settlement:
-        raise BusyError("another run has not settled; wait for it, or cancel it")
+    async def _refuse(self, error: Exception) -> Settlement:
+        raise error
+
+    def _idle_machine(self) -> Machine:
+        """The machine that waits for the next prompt."""
+        if self._next is None:
+            self._next = self._machine(self.choices, self.max_turns)
+        return self._next
 
     def _begin(self, text: str, apart: bool = False) -> Awaitable[Settlement]:
-        machine = self._machine(self.choices, self.max_turns)
+        machine, self._next = self._idle_machine(), None
         self.machines.append(machine)
         run = _Run(machine, list(self.messages) if apart else self.messages, apart=apart)
         run.first = len(run.messages)
@@ -305,16 +318,19 @@ class ReferenceLoop:
         if self._run is None and self._held_back:
             self.messages += self._held_back
             self._held_back = []
-        if self._run is None and self._waiting:
+        while self._run is None and self._waiting:
             text, future = self._waiting.popleft()
-            self._spawn(self._pass_on(self._begin(text), future))
+            if not future.done():
+                passing = self._spawn(self._pass_on(self._begin(text), future))
+                # Whoever stops waiting for a prompt cancels its run, queued or not.
+                future.add_done_callback(lambda done: passing.cancel() if done.cancelled() else None)
 
     async def _pass_on(
         self, settlement: Awaitable[Settlement], future: asyncio.Future[Settlement]
     ) -> None:
         try:
             result = await settlement
-        except (RunFailed, fsm.IllegalInput) as error:
+        except Exception as error:
             if not future.done():
                 future.set_exception(error)
         else:
@@ -354,6 +370,8 @@ class ReferenceLoop:
                 told = listener(event)
                 if told is not None:
                     await told
+            except fsm.IllegalInput:
+                raise  # from a cancel or prompt in the listener: the loop's own fault, not its
             except Exception as error:
                 run.feed(fsm.ListenerFailed(str(error) or type(error).__name__))
                 return

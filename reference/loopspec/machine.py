@@ -41,10 +41,11 @@ the loop's control flow, not a log of it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from loopspec.assembler import Assembler
 from loopspec.vocabulary import (
@@ -187,8 +188,11 @@ class ToolStarted:
 
 @dataclass(frozen=True, slots=True)
 class ToolSettled:
-    """A call has an answer. ``failure`` is ``unknown_tool``, ``invalid_arguments`` or
-    ``tool_exception``, or ``None``; ``aborted``: the tool ended because of the signal."""
+    """A call has an answer.
+
+    ``failure`` is ``unknown_tool``, ``invalid_arguments`` or ``tool_exception``, or ``None``;
+    ``aborted``: the tool ended because of the signal.
+    """
 
     place: int
     text: str
@@ -471,12 +475,47 @@ class Machine:
         kind = given.kind
         for row in self._table.get((self.state, kind), ()):
             if self.guards[row.guard](self, given):
-                self.path.append((self.state, kind, row.guard))
-                outputs: list[Output] = []
-                self.state = row.next
-                self.actions[row.action](self, given, outputs)
-                return outputs
+                return self._follow(row, given)
         raise IllegalInput(self.state, kind, self.legal())
+
+    def _follow(self, row: Row, given: Input) -> list[Output]:
+        before = self.copy() if self.calls else None
+        self.path.append((self.state, given.kind, row.guard))
+        self.state = row.next
+        outputs: list[Output] = []
+        try:
+            self.actions[row.action](self, given, outputs)
+        except IllegalInput:
+            # Only a call can refuse (by its own table), and a batch may have moved some calls
+            # before another one refused. The run is as it was.
+            assert before is not None
+            self.__dict__.update(before.__dict__)
+            raise
+        return outputs
+
+    def copy(self) -> Self:
+        """Another machine in the same place; what is fed to one is not fed to the other."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other.assembler = self.assembler.copy()
+        other.calls = [dataclasses.replace(call) for call in self.calls]
+        other.path = list(self.path)
+        other.call_path = list(self.call_path)
+        return other
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """All that decides what the machine will do, as a value that can be compared and hashed.
+
+        The paths are left out: machines that came here in different ways go on alike.
+        """
+        calls = tuple(
+            (call.call, call.whole, call.state, call.told, call.result, call.appended)
+            for call in self.calls
+        )
+        return (
+            self.state, self.turn, self.asked_again, self.turn_open, self.draft_told, self.reason,
+            self.reply, self.cause, calls, self.assembler.snapshot(),
+        )  # fmt: skip
 
     def legal(self) -> list[Kind]:
         """The kinds of input that have a row in this state."""
@@ -494,6 +533,8 @@ class Machine:
 
     def advance_call(self, place: int, given: CallInput) -> CallStatus:
         """Move one call by the call's table."""
+        if not 0 <= place < len(self.calls):
+            raise IllegalInput("not in the batch", given, (), f"call at place {place}")
         call = self.calls[place]
         after = self._call_table.get((call.state, given))
         if after is None:
@@ -788,7 +829,7 @@ def _discard_prefix(m: Machine, i: Any, out: list[Output]) -> None:
     out.append(CloseStream())
     if m.choices.failed_attempt == "attempt":
         out.append(RecordAttempt(_draft(m, stop_reason=StopReason.ABORTED)))
-        _emit(out, EventType.ATTEMPT, text=m.assembler.blocks() and _draft(m).text or "")
+        _emit(out, EventType.ATTEMPT, text=_draft(m).text)
     _settle(m, out, CANCELLED)
 
 

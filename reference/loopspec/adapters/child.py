@@ -93,6 +93,8 @@ class ChildProcess:
         self.stdin, self.stdout, self.stderr = (pipe.fileno() for pipe in pipes if pipe)
         for descriptor in (self.stdin, self.stdout, self.stderr):
             os.set_blocking(descriptor, False)
+        # Becomes readable when the process ends, even if others keep its pipes open.
+        self.handle = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
         self._tail = bytearray()
         self._keep = tail
         self._ended = False
@@ -176,6 +178,8 @@ class ChildProcess:
             if pipe:
                 with contextlib.suppress(OSError):
                     pipe.close()
+        if self.handle is not None:
+            os.close(self.handle)
 
     def _signal(self, members: Iterable[int], number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -218,6 +218,8 @@ class Channel:
         self._loop = loop
         loop.add_reader(self.child.stdout, self._readable)
         loop.add_reader(self.child.stderr, self._stderr_readable)
+        if self.child.handle is not None:
+            loop.add_reader(self.child.handle, self._ended)
         if self._out:
             loop.add_writer(self.child.stdin, self._writable)
         if self._lines:
@@ -228,6 +230,8 @@ class Channel:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self.child.stdout)
             self._loop.remove_reader(self.child.stderr)
+            if self.child.handle is not None:
+                self._loop.remove_reader(self.child.handle)
             self._loop.remove_writer(self.child.stdin)
         self._loop = None
 
@@ -313,6 +317,19 @@ class Channel:
         if not data:
             self._gone()
             return
+        self._arrived(data)
+
+    def _ended(self) -> None:
+        # The process has ended, though others may still hold its stdout. What it said before is
+        # taken first: this is called in each pass of the loop until nothing is left.
+        if self._lines or self.over is not None:
+            return
+        if data := self.child.read():
+            self._arrived(data)
+        else:
+            self._gone()
+
+    def _arrived(self, data: bytes) -> None:
         try:
             self._lines.extend(self._splitter.feed(data))
         except ProtocolBroken as broken:
@@ -357,20 +374,21 @@ class Channel:
         if number in self._given_up:
             self._given_up.discard(number)
             return False
-        waiting = self._waiting.pop(number, None)
+        waiting = self._waiting.get(number)
         if waiting is None:
             raise ProtocolBroken(f"request {number} was answered twice: {quoted(line)}", hint)
         error = message.get("error")
         if ("result" in message) == (error is not None):
             raise ProtocolBroken(f"an answer has neither or both of result and error: {quoted(line)}",
                                  "give exactly one of them")  # fmt: skip
+        if error is not None and not (isinstance(error, dict) and isinstance(error.get("code"), int)):
+            raise ProtocolBroken(f"an error has no code: {quoted(line)}", "code is a whole number")
+        del self._waiting[number]  # not before: whoever waits hears of what is wrong above
         if waiting.answer.done():
             return False
         if error is None:
             waiting.answer.set_result(message["result"])
             return True
-        if not isinstance(error, dict) or not isinstance(error.get("code"), int):
-            raise ProtocolBroken(f"an error has no code: {quoted(line)}", "code is a whole number")
         text = str(error.get("message", ""))
         waiting.answer.set_exception(RpcError(error["code"], text, error.get("data")))
         return True

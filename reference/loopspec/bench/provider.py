@@ -114,6 +114,10 @@ class Player:
         """Whether the next thing is an action: :meth:`opening` and :meth:`segment` would wait."""
         return self._at < len(self._elements) and isinstance(self._elements[self._at], Gate)
 
+    def at_end(self) -> bool:
+        """Whether nothing is left to play: :meth:`segment` would return ``None`` at once."""
+        return self._at >= len(self._elements)
+
     async def _pass_gates(self) -> None:
         while self._at < len(self._elements):
             gate = self._elements[self._at]
@@ -189,8 +193,6 @@ class Provider:
 
     def begin(self, incoming: Incoming) -> Player:
         """Record a request and choose its reply."""
-        self._requests += 1
-        number = self._requests
         owner = self._owner(incoming.messages)
         serves = "auxiliary"
         reply = DEFAULT_REPLY
@@ -199,13 +201,33 @@ class Provider:
             if owner.used < len(owner.replies):
                 serves, reply = "script", owner.replies[owner.used]
             owner.used += 1
+        return self._play(incoming, owner, serves, reply, compile_reply(reply))
+
+    def refuse(self, incoming: Incoming) -> Player:
+        """Record a request that the real API would refuse; it uses up no scripted reply.
+
+        The reply is a 400 with the first finding, for the transport to word as the API does.
+        """
+        text = incoming.findings[0].text if incoming.findings else "the request is invalid"
+        fault = Fault(FaultKind.STATUS, text, 400)
+        return self._play(incoming, self._owner(incoming.messages), "refused", DEFAULT_REPLY, (fault,))
+
+    def _play(
+        self,
+        incoming: Incoming,
+        owner: _Scripted | None,
+        serves: str,
+        reply: Reply,
+        elements: Sequence[Element],
+    ) -> Player:
+        self._requests += 1
         self._recorder.add(
             Requested(
-                number, owner.prompt if owner else None, incoming.messages, serves,
+                self._requests, owner.prompt if owner else None, incoming.messages, serves,
                 incoming.streaming, incoming.tools, incoming.findings,
             )
         )  # fmt: skip
-        player = Player(number, compile_reply(reply), reply, self._recorder, self._act)
+        player = Player(self._requests, elements, reply, self._recorder, self._act)
         self.players.append(player)
         return player
 

@@ -164,6 +164,13 @@ def labels(steps: Steps) -> list[str]:
     ]
 
 
+def _runnable(steps: Steps) -> set[str]:
+    """The labels of the calls whose tool is entered."""
+    calls = [step.call for step in steps if isinstance(step, CallStep)]
+    calls += [step.call_start for step in steps if isinstance(step, CallStartStep)]
+    return {call.label for call in calls if call.tool == "probe"}
+
+
 # --------------------------------------------------------------------------------------------
 # Ends
 
@@ -197,6 +204,11 @@ def _after_reason() -> Iterator[tuple[str, Steps]]:
     }  # fmt: skip
     for name, step in late.items():
         yield f"stop-{name}", (again, step, "terminator")
+    for name, step in late.items():
+        yield f"error-{name}", (reason("error"), step, "terminator")
+        yield f"stop-{name}-no-terminator", (again, step, "end")
+        yield f"error-{name}-no-terminator", (reason("error"), step, "end")
+        yield f"stop-{name}-fault", (again, step, _FAULTS["fault"])
     for (one, first), (two, second) in product(late.items(), repeat=2):
         if (one, two) != ("call", "call"):
             yield f"stop-{one}-{two}", (again, first, second, "terminator")
@@ -206,12 +218,12 @@ def _ends() -> dict[str, Steps]:
     ends: dict[str, Steps] = {name: (reason(name),) for name in REASONS}
     ends["no-reason"] = ()
     ends["terminator"] = ("terminator",)
-    for name in ACCEPTING:
+    for name in REASONS:
         ends[f"{name}-no-terminator"] = (reason(name), "end")
+    for name in ACCEPTING:
         ends[f"{name}-open"] = (reason(name),)
     ends["stop-late-text"] = (reason("stop"), "terminator", MORE)
     ends["stop-late-call"] = (reason("stop"), "terminator", _call("z1"))
-    ends["error-no-terminator"] = (reason("error"), "end")
     for name, fault in _FAULTS.items():
         if name != "status":
             ends[f"stop-{name}"] = (reason("stop"), fault)
@@ -274,18 +286,15 @@ class Bound:
     Parameters
     ----------
     blocks: plain blocks of a reply.
-    seconds: whether every content and end is tried as a second reply too, or only plain ones.
-    bases: how many contents actions and listeners are placed in (the first so many).
-    late: whether ends with pieces after the reason are combined with every content.
+    every: combine everything with everything. Otherwise what cannot matter to the machine is left
+        out: long contents get one action and a heeding environment, second replies are plain.
     """
 
     blocks: int = 2
-    seconds: bool = True
-    bases: int | None = None
-    late: bool = True
+    every: bool = True
 
 
-NARROW = Bound(blocks=2, seconds=False, late=False)
+NARROW = Bound(blocks=1, every=False)
 """What the set cover is chosen from."""
 
 WIDE = Bound(blocks=2)
@@ -305,7 +314,7 @@ def _reply(steps: Steps, end: str) -> Reply | None:
 
 
 def _is_accepted(end: str) -> bool:
-    return end.partition("-")[0] in ACCEPTING and end not in ("stop-fault", "stop-disconnect")
+    return end.partition("-")[0] in ACCEPTING and not end.endswith(("fault", "disconnect", "malformed"))
 
 
 # --------------------------------------------------------------------------------------------
@@ -343,8 +352,8 @@ def _replies_of(bound: Bound, c: str) -> Iterator[tuple[str, Reply, list[str], b
     """Name, reply, labels of its calls, and whether its calls are run."""
     for name in content_names(bound.blocks):
         steps = content(name, c)
-        ends = dict(ENDS) if not bound.late and name not in ("text", "nothing") else {**ENDS, **LATE_ENDS}
-        for end in ends:
+        late = LATE_ENDS if bound.every or name in ("text", "nothing") else {}
+        for end in (*ENDS, *late):
             reply = _reply(steps, end)
             if reply is not None:
                 yield f"{name}.{end}", reply, labels(steps), _is_accepted(end)
@@ -371,10 +380,10 @@ _FIRSTS = ("call.tooluse", "call.stop", "text-call.tooluse", "call-call.tooluse"
 def turns(bound: Bound = WIDE) -> Iterator[Draft]:
     """A first reply with calls, then every content with every end."""
     seconds = list(_replies_of(bound, "d"))
-    if not bound.seconds:
+    if not bound.every:
         plain = ("nothing", "text", "call", "reasoning")
         seconds = [item for item in seconds if item[0].split(".")[0] in plain]
-    for first in _FIRSTS if bound.seconds else _FIRSTS[:1]:
+    for first in _FIRSTS if bound.every else _FIRSTS[:1]:
         name, _, end = first.partition(".")
         opening = _reply(content(name), end)
         assert opening is not None
@@ -391,20 +400,24 @@ def turns(bound: Bound = WIDE) -> Iterator[Draft]:
 # actions
 
 ACTIONS = ("cancel", "prompt")
-_SEQUENCES = (("cancel",), ("prompt",), *product(ACTIONS, repeat=2))
+_ONE_ACTION = (("cancel",), ("prompt",))
+_SEQUENCES = (*_ONE_ACTION, *product(ACTIONS, repeat=2))
 
 
-def _bases(bound: Bound) -> Iterator[tuple[str, Steps, Steps]]:
+def _bases() -> Iterator[tuple[str, Steps, Steps]]:
     """What actions are placed in: name, content, and the steps from the reason on."""
-    for name in content_names(bound.blocks)[: bound.bases]:
+    for name in content_names(2):
         steps = content(name)
         end = "tooluse" if labels(steps) else "stop"
         yield f"{name}.{end}", steps, (reason(end), "terminator")
     for end in ("length", "error", "refusal"):
         yield f"text.{end}", content("text"), (reason(end), "terminator")
     for name, late in LATE_ENDS.items():
-        if bound.late or name.count("-") == 1:
+        if name.startswith("stop-") and late[-1] == "terminator":
             yield f"text.{name}", content("text"), late
+            yield f"nothing.{name}", (), late
+    for name in ("stop-no-terminator", "stop-fault", "error-no-terminator", "terminator"):
+        yield f"text.{name}", content("text"), ENDS[name]
 
 
 def _played(steps: Steps, at: int, actions: tuple[str, ...]) -> Steps:
@@ -414,40 +427,43 @@ def _played(steps: Steps, at: int, actions: tuple[str, ...]) -> Steps:
 
 
 def _in_reply(bound: Bound) -> Iterator[Draft]:
-    for name, said, ending in _bases(bound):
+    for (name, fault), actions in product(_FAULTS.items(), _SEQUENCES):
+        reply = Reply(steps=(*actions, fault))  # type: ignore[arg-type]
+        yield Draft(f"x-nothing.{'-'.join(actions)}-{name}-at-once", (_prompt(reply, DONE),))
+    for name, said, ending in _bases():
         steps = (*said, *ending)
         called = labels(steps)
-        for at, actions in product(range(len(steps) + 1), _SEQUENCES):
+        every = bound.every or (len(said) < 2 and name.count("-") < 2)
+        for at, actions in product(range(len(steps) + 1), _SEQUENCES if every else _ONE_ACTION):
             played = _played(steps, at, actions)
             where = f"x-{name}.{'-'.join(actions)}-at-{at}"
             yield Draft(where, (_prompt(Reply(steps=played), DONE),))
-            if "cancel" in actions:
+            if "cancel" in actions and every:
                 yield Draft(f"{where}-deaf", (_prompt(Reply(steps=played, deaf=True), DONE),))
                 silent: Steps = (*played[: at + len(actions)], "stall")
                 if set(labels(silent)) <= set(called):
                     yield Draft(f"{where}-silent", (_prompt(Reply(steps=silent, deaf=True), DONE),))
-        for at in range(len(steps)):  # again, one step later
-            played = _played(_played(steps, at, ("cancel",))[1:], at + 2, ("cancel",))
-            if at:
-                played = ("open", *_twice(steps, at))
-            yield Draft(f"x-{name}.cancel-at-{at}-and-later-deaf",
-                        (_prompt(Reply(steps=played, deaf=True), DONE),))  # fmt: skip
+        for at in range(len(steps) if every else 0):  # and again, one step later
+            twice: Steps = ("open", *steps[:at], "cancel", steps[at], "cancel", *steps[at + 1 :])
+            where = f"x-{name}.cancel-at-{at + 1}-and-later-deaf"
+            yield Draft(where, (_prompt(Reply(steps=twice, deaf=True), DONE),))
 
 
-def _twice(steps: Steps, at: int) -> Steps:
-    return (*steps[:at], "cancel", steps[at], "cancel", *steps[at + 1 :])
-
-
+_WITH_CALLS = ("call", "text-call", "call-call", "unknown-tool-call", "call-unknown-tool")
+_IN_TOOLS = (*_SEQUENCES, *(("cancel", *rest) for rest in product(ACTIONS, repeat=2)))
 _TOOL_ENDS = ("ok", "raises", "never", "deaf", "deaf_raises")
 
 
 def _in_tools(bound: Bound) -> Iterator[Draft]:
-    for name, said, ending in _bases(bound):
+    for name, said, ending in _bases():
         called = labels(said)
         if not called or name.startswith(("unknown-tool.", "wrong-type.", "cut", "unfinished")):
             continue
+        if not bound.every and name.partition(".")[0] not in _WITH_CALLS:
+            continue
         replies = (Reply(steps=(*said, *ending[:1])), DONE)
-        for label, actions, end in product(called, _SEQUENCES, _TOOL_ENDS):
+        called = [label for label in called if label in _runnable(said)]
+        for label, actions, end in product(called, _IN_TOOLS, _TOOL_ENDS):
             if end == "never" and "cancel" not in actions:
                 continue  # nothing would ever end it
             word = end.replace("_", "-")
@@ -457,7 +473,9 @@ def _in_tools(bound: Bound) -> Iterator[Draft]:
             yield Draft(where, (_prompt(*replies, tools=tools),))
             if len(called) > 1 and end in ("ok", "deaf") and "cancel" in actions:
                 other = next(item for item in called if item != label)
-                for way in ("never", "deaf", "deaf_raises"):
+                # In a sequential loop an earlier call that never ends lets no later one begin.
+                ways = ("deaf", "deaf_raises", "never")[: 3 if label < other else 2]
+                for way in ways:
                     both = {**tools, other: Tool(steps=(way,))}  # type: ignore[arg-type]
                     beside = f"{where}-{other}-{way.replace('_', '-')}"
                     yield Draft(beside, (_prompt(*replies, tools=both),))
@@ -494,11 +512,38 @@ _TRIGGERS: dict[str, dict[str, str]] = {
 _LISTENED = (
     "text.stop", "reasoning-text.stop", "nothing.stop", "text.length", "text.error", "text.refusal",
     "text.deferred", "text.no-reason", "text.stop-text", "text.stop-reasoning", "text.fault-at-end",
+    "nothing.stop-text", "text.stop-fault", "text.stop-no-terminator", "text.error-no-terminator",
+    "text.length-no-terminator", "text.fault-at-start",
+    "text.status-at-once", "text.terminator", "call.length",
+    "call.refusal", "call.deferred", "call.unknown", "call.error", "call.stop-no-terminator",
     "call.tooluse", "text-call.tooluse", "call-call.tooluse", "call-call.length", "unknown-tool.tooluse",
     "unknown-tool-call.tooluse", "call-unknown-tool.tooluse", "wrong-type-call.tooluse",
 )  # fmt: skip
+_THOROUGH = (
+    "text.stop", "text.error", "text.terminator", "text.stop-text", "nothing.stop-text", "call.tooluse",
+    "call-call.tooluse", "unknown-tool-call.tooluse",
+)  # fmt: skip
 _DOES = ("cancel", "raise", "prompt")
 _DONE_TOGETHER = (("cancel",), ("raise",), ("prompt",), *product(("cancel", "prompt"), _DOES))
+_ONLY_WITH = {
+    "text": ("text",), "reasoning": ("reasoning",), "call": ("call", "tool", "type"),
+    "tool-start": ("call", "tool", "type"), "tool-end": ("call", "tool", "type"),
+    "result-start": ("call", "tool", "type"), "result-end": ("call", "tool", "type"),
+    "attempt": ("nothing", "no-reason", "error", "fault"),
+}  # fmt: skip
+"""Triggers that only such contents or ends can pull."""
+_LAST_OF_TURN = ("result-end", "turn-end", "run-end")
+_REPEATED = ("answer-start", "text", "answer-end", "stream-end", "tool-start", "tool-end", "turn-end",
+             "result-start", "result-end", "turn-start")  # fmt: skip
+
+
+def _can_be_told(where: str, base: str) -> bool:
+    return any(word in base for word in _ONLY_WITH.get(where, ("",)))
+
+
+def _batch(where: str) -> bool:
+    """Whether an event belongs to a batch of tools."""
+    return where.startswith(("tool", "result"))
 
 
 def _heard(name: str) -> tuple[tuple[Reply, ...], list[str]]:
@@ -516,18 +561,30 @@ def listeners(bound: Bound = WIDE) -> Iterator[Draft]:
     """On every event: cancel, prompt again or raise, from inside the listener."""
     for base in _LISTENED:
         replies, called = _heard(base)
-        numbers = (1, 2) if called or "-" in base else (1,)
-        behaviours = [("", {})]
+        behaviours: list[tuple[str, dict[str, Tool]]] = [("", {})]
         if len(called) > 1:
             behaviours += [(f".{label}-slow", {label: TOOLS["slow"]}) for label in called]
         if called:
             behaviours += [(f".{called[0]}-raises", {called[0]: TOOLS["raises"]})]
         for (where, trigger), number, does, (words, tools) in product(
-            _TRIGGERS.items(), numbers, _DONE_TOGETHER, behaviours
+            _TRIGGERS.items(), (1, 2), _DONE_TOGETHER, behaviours
         ):
+            if not _can_be_told(where, base):
+                continue
+            twice = (called and where in _REPEATED) or (where in ("text", "reasoning") and "-" in base)
+            if number == 2 and not (twice and (bound.every or len(does) == 1)):
+                continue
+            if not bound.every and (
+                (len(does) > 1 and base not in _THOROUGH)
+                or (words and (len(called) < 2 or len(does) > 1 or not _batch(where)))
+            ):
+                continue
             on = tuple(On.model_validate({**trigger, "nth": number, "do": do}) for do in does)
             name = f"x-{base}{words}.{'-'.join(does)}-on-{where}-{number}"
-            yield Draft(name, (Prompt(replies=replies, tools=tools, on=on),))
+            draft = Draft(name, (Prompt(replies=replies, tools=tools, on=on),))
+            yield draft
+            if called and not words and where in _LAST_OF_TURN:
+                yield draft.limited(1)
 
 
 def next_events(bound: Bound = WIDE) -> Iterator[Draft]:
@@ -536,17 +593,40 @@ def next_events(bound: Bound = WIDE) -> Iterator[Draft]:
         ("user-start", "user-end"), ("answer-start", "text"), ("answer-end", "stream-end"),
         ("tool-end", "result-start"), ("result-start", "result-end"), ("result-end", "turn-end"),
         ("turn-end", "run-end"), ("run-start", "user-end"), ("text", "answer-end"),
-        ("tool-start", "tool-end"), ("turn-start", "user-end"),
+        ("tool-start", "tool-end"), ("turn-start", "user-end"), ("answer-end", "result-start"),
+        ("answer-end", "run-end"), ("stream-end", "run-end"), ("text", "run-end"),
+        ("tool-end", "run-end"),
     )  # fmt: skip
     for base in _LISTENED:
         replies, called = _heard(base)
-        behaviours = [("", {})] + [(f".{label}-slow", {label: TOOLS["slow"]}) for label in called[:1]]
+        behaviours: list[tuple[str, dict[str, Tool]]] = [("", {})]
+        behaviours += [(f".{label}-slow", {label: TOOLS["slow"]}) for label in called[:1]]
         for (first, second), do, (words, tools) in product(chains, _DOES, behaviours):
+            if not (_can_be_told(first, base) and _can_be_told(second, base)):
+                continue
             on = (
                 On.model_validate({**_TRIGGERS[first], "do": "raise"}),
                 On.model_validate({**_TRIGGERS[second], "do": do}),
             )
             name = f"x-{base}{words}.raise-on-{first}-{do}-on-{second}"
+            yield Draft(name, (Prompt(replies=replies, tools=tools, on=on),))
+    yield from _draining()
+
+
+def _draining() -> Iterator[Draft]:
+    """What a cancellation ends early, and something on what is told of its end."""
+    for at, name in enumerate(("nothing", "open", "text")):
+        said: Steps = ("open", TEXT, reason("stop"))
+        reply = Reply(steps=(*said[:at], "cancel", *said[at:]))
+        for where, do in product(("attempt", "answer-end", "turn-end", "run-end"), _DOES):
+            on = (On.model_validate({**_TRIGGERS[where], "do": do}),)
+            yield Draft(f"x-{name}.cancel.{do}-on-{where}", (Prompt(replies=(reply, DONE), on=on),))
+    for base, word in product(("call.tooluse", "call-call.tooluse"), ("deaf", "deaf_raises")):
+        replies, called = _heard(base)
+        tools = {called[0]: Tool(steps=("cancel", word))}  # type: ignore[arg-type]
+        for where, do in product(("tool-end", "result-start", "result-end", "turn-end", "run-end"), _DOES):
+            on = (On.model_validate({**_TRIGGERS[where], "do": do}),)
+            name = f"x-{base}.c1-cancel-{word.replace('_', '-')}.{do}-on-{where}"
             yield Draft(name, (Prompt(replies=replies, tools=tools, on=on),))
 
 
@@ -581,7 +661,7 @@ def rounds(bound: Bound = WIDE) -> Iterator[Draft]:
 
 def _families(bound: Bound) -> Iterator[Draft]:
     """The same reply in other pieces."""
-    for name in content_names(min(bound.blocks, 2)):
+    for name in content_names(bound.blocks):
         steps = content(name)
         if name == "nothing":
             continue

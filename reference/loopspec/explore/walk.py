@@ -34,6 +34,7 @@ _PROCEEDS = (State.OPENING, State.RECORDED, State.DISPATCHING, State.STARTING, S
 _IN_REPLY = (State.REQUESTING, State.STREAMING, State.ENDING)
 _OVER = (CallState.ANSWERED, CallState.SKIPPED)
 _DELTAS = {EventType.TEXT_DELTA: TextDelta, EventType.REASONING_DELTA: ReasoningDelta}
+_FROM_LISTENERS = (t.Prompted, t.CancelSent, t.CancelReturned, t.ListenerRaised)
 _AT_MOST = 1000
 
 
@@ -103,20 +104,20 @@ class _Run:
             return fsm.ToolSettled(output.place, "", "invalid_arguments")
         return fsm.ToolStarted(output.place)
 
-    def take_pieces(self, until: type | None = None) -> None:
-        """Take in the pieces that came; ``until``: up to and with the first of this kind."""
-        if until is not None and not any(self._is(item, until) for item in self.pieces):
+    def take_pieces(self, *until: type) -> None:
+        """Take in the pieces that came; ``until``: up to and with the first of these kinds."""
+        if until and not any(self._is(item, until) for item in self.pieces):
             return
         while self.pieces:
             item = self.pieces.popleft()
             if self.machine.state in _IN_REPLY:
                 self.feed(item)
-            if until is not None and self._is(item, until):
+            if until and self._is(item, until):
                 return
 
     @staticmethod
-    def _is(item: fsm.Input, kind: type) -> bool:
-        return isinstance(item, fsm.Received) and isinstance(item.piece, kind)
+    def _is(item: fsm.Input, kinds: tuple[type, ...]) -> bool:
+        return isinstance(item, fsm.Received) and isinstance(item.piece, kinds)
 
     def take_settled(self, place: int | None = None) -> None:
         """Take in the tools that settled; ``place``: up to and with this call's."""
@@ -154,6 +155,7 @@ class _Run:
         if self.machine.state is not State.REQUESTING:
             raise _Lost
         self.request = number
+        self.starts.clear()
 
     def tool_started(self, entry: t.ToolStarted) -> None:
         self.take_pieces()
@@ -194,6 +196,8 @@ class _Run:
             self._answered(event.call_id)
         elif event.type in (EventType.STREAM_END, EventType.ATTEMPT):
             self.take_pieces()
+        elif event.type == EventType.MESSAGE_START and event.role == "assistant":
+            self._message_begun()
         elif event.type == EventType.MESSAGE_END and event.role == "assistant":
             self.take_pieces()
         elif event.type == EventType.TURN_START and self.machine.state is State.BETWEEN:
@@ -202,6 +206,14 @@ class _Run:
             self.proceed(lambda m: m.state is not State.RECORDED)
         elif event.type == EventType.RUN_END:
             self.catch_up()
+
+    def _message_begun(self) -> None:
+        """A reply's start was told: with its first delta, or with its end if it has none."""
+        deltas = tuple(_DELTAS.values())
+        if any(self._is(item, deltas) for item in self.pieces):
+            self.take_pieces(*deltas)
+        else:
+            self.take_pieces()
 
     def _answered(self, call_id: str) -> None:
         """The call's end or its result was told."""
@@ -244,14 +256,17 @@ class _Walk:
         self.open: list[_Run] = []
         self.waiting: deque[t.Prompted] = deque()
         self.cancels: list[_Cancel] = []
-        self.before: t.Entry = header
+        self.listening = False
 
     def walk(self) -> Walked:
         for at, entry in enumerate(self.trace.entries[1:], 1):
             handler = _HANDLERS.get(type(entry))
             if handler is not None:
                 handler(self, at, entry)
-            self.before = entry
+            if isinstance(entry, t.Told):
+                self.listening = True
+            elif not isinstance(entry, _FROM_LISTENERS):
+                self.listening = False
         for run in self.open:
             self._do(run, run.catch_up)
         paths = tuple(tuple(run.machine.path) for run in self.runs if run.machine.path)
@@ -304,7 +319,7 @@ class _Walk:
         if not entry.running or current is None:
             self._begin(entry)
             return
-        if not isinstance(self.before, t.Told):
+        if not self.listening:
             self._do(current, current.catch_up)
         self._do(current, lambda: current.feed(fsm.Prompted(entry.text)))
         if self.choices.concurrent_prompt == "queued":
@@ -363,12 +378,10 @@ class _Walk:
     def _cancel_sent(self, at: int, entry: t.CancelSent) -> None:
         run = self._current()
         inside = entry.at.startswith(LISTENER)
-        if run is None or (run.machine.settled and not inside):
-            self.idle = self.idle or self._new()
-            self._do(self.idle, lambda: self.idle and self.idle.feed(fsm.Cancelled()))  # type: ignore[arg-type]
-            return
-        if not inside and run.machine.state is not State.OPENING:
+        if run is not None and not inside:
             self._do(run, run.catch_up)
+        if run is None or (run.machine.settled and not inside):
+            run = self.idle = self.idle or self._new()
         if not run.lost:
             state = run.machine.state
             if state in AWAIT_POINTS:

@@ -18,9 +18,10 @@ again in a later turn; where the ids were changed, by names and arguments.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from loopspec.rules.replies import accepted, calls_of, overlapped, terminator_at
 from loopspec.trace_index import Exchange, Run, SentCall, Start, TraceIndex
@@ -105,11 +106,15 @@ def fault_of(call: SentCall, exchange: Exchange) -> str | None:
     return "invalid_arguments" if objection(call.name, call.arguments.strip() or "{}") else None
 
 
+def finished_call(call: SentCall, index: TraceIndex) -> bool:
+    """Whether the wire said that the call is whole, where it can say so."""
+    return call.ended_at is not None or "call_end" not in index.header.can_express
+
+
 def must_run(call: SentCall, index: TraceIndex) -> bool:
     """Whether the call is whole and fits its tool, so that nothing excuses not running it."""
-    # Some wires do not mark the end of a call.
-    whole = call.ended_at is not None or "call_end" not in index.header.can_express
-    return whole and call.name in PROBES and objection(call.name, call.arguments) is None
+    fits = call.name in PROBES and objection(call.name, call.arguments) is None
+    return fits and finished_call(call, index)
 
 
 def _scalar(value: Any) -> str:
@@ -136,6 +141,16 @@ def _converts(tool: str, sent: str, got: str) -> bool:
 
 # --------------------------------------------------------------------------------------------
 # Batches
+
+_MEMOS: WeakKeyDictionary[TraceIndex, dict[Any, Any]] = WeakKeyDictionary()
+
+
+def _once(index: TraceIndex, key: tuple[Any, ...], read: Callable[[], Any]) -> Any:
+    """What ``read`` gives for ``key``, read once an index: many rules ask the same questions."""
+    memo = _MEMOS.setdefault(index, {})
+    if key not in memo:
+        memo[key] = read()
+    return memo[key]
 
 
 def disturbance(index: TraceIndex, run: Run, after: int) -> int | None:
@@ -174,6 +189,11 @@ def shown_taken(index: TraceIndex, exchange: Exchange) -> bool:
 
 def taken(index: TraceIndex, exchange: Exchange) -> bool:
     """Whether the target certainly accepted this reply; see the module's text."""
+    found: bool = _once(index, ("taken", exchange.number), lambda: _taken(index, exchange))
+    return found
+
+
+def _taken(index: TraceIndex, exchange: Exchange) -> bool:
     run = index.run_of(exchange)
     if run is None or not accepted(exchange):
         return False
@@ -207,6 +227,7 @@ def odd_ids(exchange: Exchange) -> bool:
 class Batch:
     """The calls of a reply with the starts that serve each of them.
 
+    ``calls`` are those that the wire said were whole: the target may leave out any other.
     ``strays`` are tools that were entered while this batch was the latest, with arguments that no
     call has and that are no conversion of a call's.
     """
@@ -214,6 +235,7 @@ class Batch:
     exchange: Exchange
     run: Run
     starts: list[tuple[SentCall, list[Start]]]
+    calls: list[SentCall]
     strays: list[Start]
 
     def stray(self, tool: str) -> bool:
@@ -230,23 +252,34 @@ class Batch:
         )  # fmt: skip
 
 
-def _late_call(index: TraceIndex, start: Start) -> SentCall | None:
-    """The call of an earlier reply that a start names although a newer request has come."""
-    if start.call is not None or start.entry.call_id is None:
-        return None
-    for exchange in reversed(index.exchanges):
-        if exchange.at < start.at:
-            for call in calls_of(exchange):
-                if call.id == start.entry.call_id and call.name == start.entry.tool:
-                    return call
-    return None
+def _serving(index: TraceIndex) -> list[tuple[Start, SentCall]]:
+    """Each start with the call that it serves.
+
+    The index looks for the call in the newest reply alone. A start may also come late, or while
+    another run has asked something; then it is the newest earlier call of that id and tool, and of
+    twins the one with these arguments that no start serves yet.
+    """
+    found = [(start, start.call) for start in index.starts if start.call is not None]
+    for start in index.starts:
+        entry = start.entry
+        if start.call is not None or entry.call_id is None:
+            continue
+        for exchange in reversed(index.exchanges):
+            calls = calls_of(exchange) if exchange.at < start.at else []
+            alike = [c for c in calls if c.id == entry.call_id and c.name == entry.tool]
+            if alike:
+                exact = [c for c in alike if same_arguments(c.arguments, entry.arguments)] or alike
+                free = [c for c in exact if not any(c is served for _, served in found)]
+                found.append((start, (free or exact)[0]))
+                break
+    return sorted(found, key=lambda item: item[0].at)
 
 
 def batch_of(index: TraceIndex, exchange: Exchange, run: Run) -> Batch:
     """The batch of one reply."""
-    late = [(start, _late_call(index, start)) for start in index.starts]
+    serving: list[tuple[Start, SentCall]] = _once(index, ("serving",), lambda: _serving(index))
     starts = [
-        (call, [start for start, earlier in late if start.call is call or earlier is call])
+        (call, [start for start, served in serving if served is call])
         for call in calls_of(exchange)
     ]
     strays: list[Start] = []
@@ -262,11 +295,17 @@ def batch_of(index: TraceIndex, exchange: Exchange, run: Run) -> Batch:
         )  # fmt: skip
         home = next(fits, strays)
         home.append(start)
-    return Batch(exchange, run, starts, strays)
+    whole = [call for call, _ in starts if finished_call(call, index)]
+    return Batch(exchange, run, starts, whole, strays)
 
 
-def batches(index: TraceIndex) -> Iterator[Batch]:
+def batches(index: TraceIndex) -> list[Batch]:
     """The batches of all replies that were taken and have calls."""
+    found: list[Batch] = _once(index, ("batches",), lambda: list(_batches(index)))
+    return found
+
+
+def _batches(index: TraceIndex) -> Iterator[Batch]:
     for exchange in index.exchanges:
         run = index.run_of(exchange)
         if calls_of(exchange) and run is not None and taken(index, exchange):
@@ -275,10 +314,13 @@ def batches(index: TraceIndex) -> Iterator[Batch]:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A call that could not give a result; ``claim`` says by which claim it is judged."""
+    """A call that could not give a result; ``claim`` says by which claim it is judged.
+
+    A call that the reply did not finish has none: what it leads to is nobody's claim.
+    """
 
     call: SentCall
-    claim: str
+    claim: str | None
     at: int | None = None
 
 
@@ -290,7 +332,11 @@ def failures(batch: Batch) -> list[Failure]:
         claim = fault_of(call, batch.exchange)
         if raised:
             found.append(Failure(call, "tool_exception", raised[0]))
-        elif claim is not None and not starts and not batch.stray(call.name):
+        elif starts or batch.stray(call.name):
+            continue
+        elif not any(call is whole for whole in batch.calls):
+            found.append(Failure(call, None))
+        elif claim is not None:
             found.append(Failure(call, claim))
     return found
 
@@ -311,10 +357,8 @@ def may_end(index: TraceIndex, batch: Batch, besides: str = "") -> bool:
         return False
     if batch.run.settled is None or batch.run.settled.reason == FailureReason.LIMIT:
         return True
-    return any(
-        failure.claim != besides and index.claim(failure.claim) != "answers"
-        for failure in failures(batch)
-    )
+    claims = {failure.claim for failure in failures(batch)} - {besides}
+    return any(claim is None or index.claim(claim) != "answers" for claim in claims)
 
 
 # --------------------------------------------------------------------------------------------
@@ -346,6 +390,11 @@ def builds_on(index: TraceIndex, run: Run, later: Exchange) -> bool:
 
 def sights(index: TraceIndex, exchange: Exchange) -> list[Sight]:
     """Where the history after this reply shows, in the order of the trace."""
+    found: list[Sight] = _once(index, ("sights", exchange.number), lambda: _sights(index, exchange))
+    return found
+
+
+def _sights(index: TraceIndex, exchange: Exchange) -> list[Sight]:
     run = index.run_of(exchange)
     if run is None:
         return []
@@ -381,8 +430,19 @@ def _first(messages: Sequence[Message], begin: int, exchange: Exchange) -> int |
     return alike
 
 
-def locate(index: TraceIndex, exchange: Exchange, messages: Sequence[Message]) -> int | None:
-    """The position of the message that is this reply with calls, or ``None``."""
+def locate(
+    index: TraceIndex, exchange: Exchange, messages: tuple[Message, ...]
+) -> int | None:
+    """The position of the message that is this reply with calls, or ``None``.
+
+    ``messages`` belong to the trace, so that their identity stands for them.
+    """
+    key = ("locate", exchange.number, id(messages))
+    found: int | None = _once(index, key, lambda: _locate(index, exchange, messages))
+    return found
+
+
+def _locate(index: TraceIndex, exchange: Exchange, messages: tuple[Message, ...]) -> int | None:
     at = -1
     for other in index.exchanges:
         if other is exchange:
@@ -413,7 +473,7 @@ def id_there(message: Message, exchange: Exchange, call: SentCall) -> str:
 
 
 def result_there(
-    index: TraceIndex, exchange: Exchange, call: SentCall, messages: Sequence[Message]
+    index: TraceIndex, exchange: Exchange, call: SentCall, messages: tuple[Message, ...]
 ) -> ToolResult | None:
     """The first result of a call in a message list, if the list has its reply and the result."""
     position = locate(index, exchange, messages)

@@ -16,6 +16,7 @@ from loopspec.rules.turns import messages_of, next_request
 from loopspec.trace import HistoryRead
 from loopspec.trace_index import Exchange, Run, TraceIndex
 from loopspec.vocabulary import (
+    FAILED_REASONS,
     AssistantMessage,
     Call,
     CallStart,
@@ -152,10 +153,13 @@ def interruptions(index: TraceIndex) -> Iterator[Interrupted]:
 
 
 def _same_message(message: AssistantMessage, exchange: Exchange) -> bool:
+    """Whether a message is this reply's. A failed reply's may be there for display only."""
+    if message.interrupted or (exchange.failed and message.stop_reason not in FAILED_REASONS):
+        return False
     ids = {call.id for call in exchange.calls}
     if message.calls:
         return any(call.id in ids for call in message.calls)
-    return not ids and message.text == exchange.text and bool(exchange.text)
+    return message.text == exchange.text
 
 
 def further_messages(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from loopspec.rules.base import Broke, Finding, Held, Hidden, rule
 from loopspec.rules.batches import (
@@ -84,7 +85,7 @@ def _completed(index: TraceIndex, run: Run) -> list[Exchange]:
     return found
 
 
-def _there(index: TraceIndex, exchange: Exchange, messages: Sequence[Message]) -> bool:
+def _there(index: TraceIndex, exchange: Exchange, messages: tuple[Message, ...]) -> bool:
     """Whether a completed reply is in a message list, if only as text."""
     calls = calls_of(exchange)
     if not calls:
@@ -122,7 +123,7 @@ def completed_messages_stay(index: TraceIndex) -> Iterator[Finding]:
     What the user has read and what tools have done is true after it as before.
     """
     failed = [r for r in index.runs if r.settled is not None and r.settled.outcome == Outcome.FAILED]
-    for run, following in zip(failed, [*failed[1:], None], strict=True):
+    for run, following in zip_longest(failed, failed[1:]):
         until = len(index.trace) if following is None or following.end is None else following.end
         gone: dict[int, list[str]] = {}
         seen: dict[int, str] = {}

@@ -427,7 +427,7 @@ def _incomplete(
     index: TraceIndex, batch: Batch, left: Sequence[SentCall], sight: Sight
 ) -> str | None:
     """What is wrong with the results of an interrupted batch in one place, in words."""
-    for call, _ in batch.starts:
+    for call in batch.calls:
         result = result_there(index, batch.exchange, call, sight.messages)
         if result is None:
             return f"has no result for {call.id!r}"

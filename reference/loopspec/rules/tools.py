@@ -240,14 +240,14 @@ def failure_leaves_history_paired(index: TraceIndex) -> Iterator[Finding]:
     refused by the provider from then on.
     """
     for batch in batches(index):
-        failed = failures(batch)
+        failed = [failure for failure in failures(batch) if failure.claim is not None]
         if not failed or odd_ids(batch.exchange):
             continue
         owed = _owed(index, batch, failed)
         seen: list[int] = []
         for sight in sights(index, batch.exchange):
             here = locate(index, batch.exchange, sight.messages)
-            checked = [call for call, _ in batch.starts] if here is not None else []
+            checked = batch.calls if here is not None else []
             there = {
                 call.id: result_there(index, batch.exchange, call, sight.messages)
                 for call, _ in batch.starts

@@ -490,7 +490,6 @@ def test_the_child_ends_when_its_host_is_gone():
             await asyncio.sleep(0)
         child = adapter._host.channel.child
         handle = os.pidfd_open(child.pid)
-        os.close(os.dup(child.stdin))
         child._process.stdin.close()
         loop = asyncio.get_running_loop()
         dead = loop.create_future()

@@ -78,15 +78,15 @@ server's."""
 DONE = b"data: [DONE]\n\n"
 
 
-def _error(message: str, type: str, param: str | None = None, code: str | None = None) -> Body:
-    return {"error": {"message": message, "type": type, "param": param, "code": code}}
+def _error(message: str, kind: str, param: str | None = None, code: str | None = None) -> Body:
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def error_body(status: int, message: str) -> Body:
     """The body of an HTTP error."""
     other = "invalid_request_error" if status < 500 else "server_error"
-    type, code = STATUS_WORDS.get(status, (other, None))
-    return _error(message, type, code=code)
+    kind, code = STATUS_WORDS.get(status, (other, None))
+    return _error(message, kind, code=code)
 
 
 def refusal(objection: Objection) -> Body:
@@ -105,9 +105,9 @@ def delta_of(piece: Piece) -> Body | None:
             return {"content": text}
         case ReasoningDelta(text):
             return {"reasoning_content": text}
-        case CallStart(index, id, name):
+        case CallStart(index, call_id, name):
             function = {"name": name, "arguments": ""}
-            return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": function}]}
+            return {"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]}
         case ArgumentsDelta(index, text):
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
         case Reason():
@@ -200,9 +200,9 @@ class ChatEncoder:
         finish, usage = None, Usage(0, 0)
         for piece in pieces:
             match piece:
-                case CallStart(index, id, name):
+                case CallStart(index, call_id, name):
                     function = {"name": name, "arguments": ""}
-                    calls[index] = {"id": id, "type": "function", "function": function}
+                    calls[index] = {"id": call_id, "type": "function", "function": function}
                 case ArgumentsDelta(index, text):
                     calls[index]["function"]["arguments"] += text
                 case Reason(reason):
@@ -302,8 +302,8 @@ def _tools(body: Body) -> Iterator[str]:
             yield _string(inner.get("name") if isinstance(inner, dict) else kind)
 
 
-def decode(body: Body, path: str = "") -> Incoming:
-    """The request in canonical words. It never raises: what is wrong, :func:`check` says."""
+def decode(body: Body, path: str = "") -> Incoming:  # noqa: ARG001 - what a Wire's decode takes
+    """The request in canonical words. It never raises: what is wrong, ``check`` says."""
     listed = body.get("messages")
     messages = tuple(map(decode_message, listed)) if isinstance(listed, list) else ()
     return Incoming(messages, tuple(_tools(body)), body.get("stream") is True)

@@ -101,17 +101,17 @@ def _calls(where: str, calls: Any) -> Iterator[Objection]:
         if not isinstance(call, dict):
             yield _wrong_type("C-ids", at, "an object", call)
             continue
-        id = call.get("id")
-        if id is None:
+        call_id = call.get("id")
+        if call_id is None:
             yield _missing("C-ids", f"{at}.id")
-        elif not isinstance(id, str):
-            yield _wrong_type("C-ids", f"{at}.id", "a string", id)
-        elif not id:
+        elif not isinstance(call_id, str):
+            yield _wrong_type("C-ids", f"{at}.id", "a string", call_id)
+        elif not call_id:
             yield _empty("C-ids", f"{at}.id", "string")
-        elif id in seen:
-            yield Objection("C-ids", _TWICE.format("id", id, seen[id], at), f"{at}.id")
+        elif call_id in seen:
+            yield Objection("C-ids", _TWICE.format("id", call_id, seen[call_id], at), f"{at}.id")
         else:
-            seen[id] = at
+            seen[call_id] = at
         if call.get("type") != "custom":
             yield from _arguments(at, call)
 
@@ -166,24 +166,26 @@ class _Batch:
         calls = message.get("tool_calls")
         listed = calls if isinstance(calls, list) else []
         ids = [call.get("id") for call in listed if isinstance(call, dict)]
-        self._calls = Counter(id for id in ids if isinstance(id, str))
-        self._answers: dict[str, list[int]] = {id: [] for id in self._calls}
+        self._calls = Counter(item for item in ids if isinstance(item, str))
+        self._answers: dict[str, list[int]] = {call_id: [] for call_id in self._calls}
 
-    def take(self, index: int, id: Any) -> Objection | None:
+    def take(self, index: int, call_id: str) -> Objection | None:
         """Count a tool message; an objection if it answers none of the calls, or one again."""
-        if id not in self._answers:
-            return Objection("C2", _ELSEWHERE.format(id), f"messages.[{index}].tool_call_id")
-        answers = self._answers[id]
+        if call_id not in self._answers:
+            return Objection("C2", _ELSEWHERE.format(call_id), f"messages.[{index}].tool_call_id")
+        answers = self._answers[call_id]
         answers.append(index)
-        if len(answers) > self._calls[id]:
+        if len(answers) > self._calls[call_id]:
             places = f"messages[{answers[-2]}]", f"messages[{index}]"
-            text = _TWICE.format("tool_call_id", id, *places)
+            text = _TWICE.format("tool_call_id", call_id, *places)
             return Objection("C1", text, f"messages.[{index}].tool_call_id")
         return None
 
     def end(self, index: int | None) -> Objection | None:
         """The batch is over, at the message that stands here (``None``: at the end)."""
-        missing = [id for id, answers in self._answers.items() if len(answers) < self._calls[id]]
+        missing = [
+            call_id for call_id, answers in self._answers.items() if len(answers) < self._calls[call_id]
+        ]
         if not missing:
             return None
         param = "messages" if index is None else f"messages.[{index}].role"
@@ -196,13 +198,13 @@ def _order(messages: list[Any]) -> Iterator[Objection]:
         role = message.get("role") if isinstance(message, dict) else None
         objection = None
         if role == "tool":
-            id = message.get("tool_call_id")
+            call_id = message.get("tool_call_id")
             if batch is None:
                 objection = Objection("C2", _STRAY, f"messages.[{index}].role")
-            elif not isinstance(id, str):
+            elif not isinstance(call_id, str):
                 objection = Objection("C2", _NO_CALL_ID, f"messages.[{index}].tool_call_id")
             else:
-                objection = batch.take(index, id)
+                objection = batch.take(index, call_id)
         else:
             objection = batch.end(index) if batch is not None else None
             calls = role == "assistant" and message.get("tool_calls")

@@ -120,6 +120,7 @@ RESULTS = {
     "barrier": {"timers": False, "threads": False},
 }
 
+evil = evil and how in HOW
 if evil and method == "start":
     HOW[how](None)
     sys.exit(0)
