@@ -212,25 +212,29 @@ class ReferenceLoop:
         run.signal.set()
         run.feed(fsm.Cancelled())
 
-    def prompt(self, text: str) -> Awaitable[Settlement]:
+    def prompt(self, text: str) -> asyncio.Future[Settlement]:
         """Give a prompt. The loop is busy from this call on, not from the first ``await``.
 
-        Raises (when awaited) :class:`RunFailed` or :class:`BusyError`, where failures are raised.
+        Returns a future. It raises :class:`RunFailed`, where failures are raised, or
+        :class:`BusyError`. To stop waiting for it is to cancel the run.
         """
+        future: asyncio.Future[Settlement] = asyncio.get_running_loop().create_future()
         if self._run is None:
-            return self._begin(text)
+            self._begin(text, future)
+            return future
         try:
             outputs = self._run.machine.feed(fsm.Prompted(text))
         except fsm.IllegalInput as error:
-            return self._refuse(error)
-        for output in outputs:
-            if isinstance(output, fsm.Busy) and output.how == "queued":
-                future: asyncio.Future[Settlement] = asyncio.get_running_loop().create_future()
-                self._waiting.append((text, future))
-                return future
-            if isinstance(output, fsm.Busy) and output.how == "apart":
-                return self._begin(text, apart=True)
-        return self._refuse(BusyError("another run has not settled; wait for it, or cancel it"))
+            future.set_exception(error)
+            return future
+        how = next(output.how for output in outputs if isinstance(output, fsm.Busy))
+        if how == "queued":
+            self._waiting.append((text, future))
+        elif how == "apart":
+            self._begin(text, future, apart=True)
+        else:
+            future.set_exception(BusyError("another run has not settled; wait for it, or cancel it"))
+        return future
 
     def fork(self, at: int | None = None) -> ReferenceLoop:
         """A conversation of its own that starts with this one's history (up to message ``at``)."""
@@ -251,16 +255,13 @@ class ReferenceLoop:
 
     # -- runs --------------------------------------------------------------------------------
 
-    async def _refuse(self, error: Exception) -> Settlement:
-        raise error
-
     def _idle_machine(self) -> Machine:
         """The machine that waits for the next prompt."""
         if self._next is None:
             self._next = self._machine(self.choices, self.max_turns)
         return self._next
 
-    def _begin(self, text: str, apart: bool = False) -> Awaitable[Settlement]:
+    def _begin(self, text: str, future: asyncio.Future[Settlement], apart: bool = False) -> None:
         machine, self._next = self._idle_machine(), None
         self.machines.append(machine)
         run = _Run(machine, list(self.messages) if apart else self.messages, apart=apart)
@@ -268,31 +269,35 @@ class ReferenceLoop:
         if not apart:
             self._run = run
         run.feed(fsm.Prompted(text))
-        return self._finish(run)
-
-    def _finish(self, run: _Run) -> Awaitable[Settlement]:
         # The driver starts in the next turn of the event loop: a cancellation in the same tick as
         # the prompt comes before anything is asked of the model, whatever Python this is.
         driver = asyncio.get_running_loop().create_task(self._drive(run))
         driver.add_done_callback(self._retire)
+        driver.add_done_callback(lambda done: self._settled(run, done, future))
         self._background.add(driver)
-        return self._settlement(run, driver)
+        future.add_done_callback(lambda done: self._given_up(run) if done.cancelled() else None)
 
-    async def _settlement(self, run: _Run, driver: asyncio.Task[None]) -> Settlement:
-        try:
-            await asyncio.shield(driver)
-        except asyncio.CancelledError:
-            if not driver.done():
-                run.signal.set()
-                run.feed(fsm.Cancelled())
-            raise
+    @staticmethod
+    def _given_up(run: _Run) -> None:
+        """Nobody waits for the settlement any more."""
+        if run.settle is None:
+            run.signal.set()
+            run.feed(fsm.Cancelled())
+
+    def _settled(self, run: _Run, driver: asyncio.Task[None], future: asyncio.Future[Settlement]) -> None:
         settle = run.settle
-        assert settle is not None
-        if settle.outcome is Outcome.FAILED and self.choices.failure == "raises":
+        if future.done():
+            return
+        if driver.cancelled():
+            future.cancel()
+        elif settle is None:
+            future.set_exception(driver.exception() or RuntimeError("the driver ended unsettled"))
+        elif settle.outcome is Outcome.FAILED and self.choices.failure == "raises":
             reason = settle.reason or FailureReason.UNKNOWN
             kind = RunCancelled if reason is FailureReason.CANCELLED else RunFailed
-            raise kind(reason, settle.message or "the run failed")
-        return Settlement(settle.outcome, settle.reason, settle.message, settle.answer)
+            future.set_exception(kind(reason, settle.message or "the run failed"))
+        else:
+            future.set_result(Settlement(settle.outcome, settle.reason, settle.message, settle.answer))
 
     async def _drive(self, run: _Run) -> None:
         """Carry out, proceed, wait; until settled."""
@@ -321,21 +326,7 @@ class ReferenceLoop:
         while self._run is None and self._waiting:
             text, future = self._waiting.popleft()
             if not future.done():
-                passing = self._spawn(self._pass_on(self._begin(text), future))
-                # Whoever stops waiting for a prompt cancels its run, queued or not.
-                future.add_done_callback(lambda done: passing.cancel() if done.cancelled() else None)
-
-    async def _pass_on(
-        self, settlement: Awaitable[Settlement], future: asyncio.Future[Settlement]
-    ) -> None:
-        try:
-            result = await settlement
-        except Exception as error:
-            if not future.done():
-                future.set_exception(error)
-        else:
-            if not future.done():
-                future.set_result(result)
+                self._begin(text, future)
 
     # -- outputs -----------------------------------------------------------------------------
 

@@ -509,8 +509,7 @@ class Machine:
         The paths are left out: machines that came here in different ways go on alike.
         """
         calls = tuple(
-            (call.call, call.whole, call.state, call.told, call.result, call.appended)
-            for call in self.calls
+            (call.call, call.whole, call.state, call.told, call.result, call.appended) for call in self.calls
         )
         return (
             self.state, self.turn, self.asked_again, self.turn_open, self.draft_told, self.reason,
@@ -603,9 +602,7 @@ GUARDS: dict[str, Guard] = {
     "whole reply": lambda m, i: _reason(m) not in FAILED_REASONS,
     "answer": lambda m, i: _accepting(m) and not _empty(m) and not m.calls,
     "with calls": lambda m, i: _accepting(m) and bool(m.calls),
-    "empty, completes": lambda m, i: (
-        _accepting(m) and _empty(m) and m.choices.empty_stop == "completes"
-    ),
+    "empty, completes": lambda m, i: _accepting(m) and _empty(m) and m.choices.empty_stop == "completes",
     "empty, asks again": lambda m, i: (
         _reason(m) == StopReason.STOP
         and _empty(m)
@@ -617,19 +614,13 @@ GUARDS: dict[str, Guard] = {
         _reason(m) == StopReason.LENGTH and m.choices.length == "answers" and bool(m.calls)
     ),
     "length": lambda m, i: _reason(m) == StopReason.LENGTH,
-    "unfinished, resumes": lambda m, i: (
-        _reason(m) in UNFINISHED_REASONS and m.choices.deferred == "resumes"
-    ),
+    "unfinished, resumes": lambda m, i: _reason(m) in UNFINISHED_REASONS and m.choices.deferred == "resumes",
     "unfinished": lambda m, i: _reason(m) in UNFINISHED_REASONS,
     "refusal": lambda m, i: _reason(m) == StopReason.REFUSAL,
     "listener fails": lambda m, i: m.choices.listener_failure == "fails",
-    "listener fails, tools run": lambda m, i: (
-        m.choices.listener_failure == "fails" and _others_running(m, i)
-    ),
+    "listener fails, tools run": lambda m, i: m.choices.listener_failure == "fails" and _others_running(m, i),
     "listener ignored": lambda m, i: m.choices.listener_failure != "fails",
-    "tools run, waits": lambda m, i: (
-        _others_running(m, i) and m.choices.cancelled_tool == "waits"
-    ),
+    "tools run, waits": lambda m, i: _others_running(m, i) and m.choices.cancelled_tool == "waits",
     "raises, tools run": lambda m, i: _raises(m, i) and _others_running(m, i),
     "raises": _raises,
     "next of parallel": lambda m, i: _parallel(m) and _more_to_dispatch(m, i),
@@ -677,9 +668,7 @@ def _close_turn(m: Machine, out: list[Output], reason: str) -> None:
 
 
 def _settle(m: Machine, out: list[Output], settle: Settle) -> None:
-    reason = (
-        "completed" if settle.outcome is Outcome.COMPLETED else str(settle.reason or "unknown")
-    )
+    reason = "completed" if settle.outcome is Outcome.COMPLETED else str(settle.reason or "unknown")
     _close_turn(m, out, reason)
     if _brackets(m, "run"):
         _emit(out, EventType.RUN_END, reason=reason)
@@ -775,7 +764,8 @@ def _record_reply(m: Machine, i: Any, out: list[Output]) -> None:
     if _reason(m) == StopReason.LENGTH and m.choices.length == "marked":
         blocks = tuple(block for block in blocks if not isinstance(block, Call))
         calls = []
-    m.reply = AssistantMessage(blocks, stop_reason=_reason(m), error=m.reason and m.reason.error)
+    error = m.reason.error if m.reason else None
+    m.reply = AssistantMessage(blocks, stop_reason=_reason(m), error=error)
     m.calls = [CallStatus(call, place not in unfinished) for place, call in enumerate(calls)]
     out.append(Append(m.reply))
     _tell_message(out, m.reply, started=m.draft_told)
@@ -1165,9 +1155,7 @@ _ROWS: dict[State, dict[Kind, tuple[Row, ...]]] = {
 
 TABLE: dict[tuple[State, Kind], tuple[Row, ...]] = {
     (state, kind): (
-        _busy_rows(state)
-        if kind is Kind.PROMPT and state is not State.IDLE
-        else _ROWS[state].get(kind, ())
+        _busy_rows(state) if kind is Kind.PROMPT and state is not State.IDLE else _ROWS[state].get(kind, ())
     )
     for state in State
     for kind in Kind

@@ -63,7 +63,7 @@ class ProcessSession:
         """Give a prompt and wait until it settles; what the target raises is in the settlement.
 
         ``on`` is what to do inside the target's listener, as :class:`loopspec.scenario.On` or
-        mappings. ``cancel="with_prompt"`` cancels in the tick of the prompt.
+        mappings. ``cancel="with_prompt"`` cancels right behind the first step of the prompt.
         """
         self._prompts += 1
         params: dict[str, Any] = {"session": self.name, "prompt": self._prompts, "text": text}

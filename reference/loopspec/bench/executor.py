@@ -99,6 +99,7 @@ class Executor:
         assert isinstance(loop, StillLoop | SocketLoop)
         around = Surroundings(
             when_still=None if self._child else loop.when_still,
+            drained=loop.when_still if self._child else None,
             base_url=self._mount if self._server is not None else None,
             unmount=self._unmount if self._server is not None else None,
             watchdog=None if self._exact else self.watchdog,

@@ -74,12 +74,14 @@ class Surroundings:
     ----------
     when_still: settles a future when the target cannot move; ``None``: ask the target's barrier,
         if it has one.
+    drained: settles a future when this process has taken in everything that has reached it.
     base_url: mounts a provider on the loopback server: ``(wire, provider) -> url``.
     unmount: takes it off again.
     watchdog: seconds until a silent run counts as hung; ``None``: stillness is certain.
     """
 
     when_still: Callable[[asyncio.Future[None]], None] | None = None
+    drained: Callable[[asyncio.Future[None]], None] | None = None
     base_url: Callable[[str, Provider], str] | None = None
     unmount: Callable[[Provider], None] | None = None
     watchdog: float | None = None
@@ -137,6 +139,7 @@ class Run:
         self._tools = Tools(self.recorder, self.act, self._quiet, self._latest, self.over)
         self._requests = 0
         self.recorder.watch(self._count)
+        self._watching = False
         self._slow: deque[asyncio.Future[None]] = deque()
         self._acting = 0
         self._acted = 0
@@ -251,8 +254,22 @@ class Run:
             await waiter
             return
         barrier = getattr(self._session, "barrier", None)
-        if barrier is not None:
+        if barrier is None:
+            return
+        # What the child did before it answered may still be on its way to us, and our answer to
+        # that on its way back: only a round in which nothing at all was seen is stillness.
+        before = -1
+        while before != len(self.recorder):
+            before = len(self.recorder)
             await barrier()
+            await self._drained()
+
+    async def _drained(self) -> None:
+        """Wait until this process has taken in what has reached it."""
+        if self.around.drained is not None:
+            waiter: asyncio.Future[None] = self.over.get_loop().create_future()
+            self.around.drained(waiter)
+            await waiter
 
     async def act(self, action: str, where: str) -> None:
         """Do an action of the environment, and wait until its effects are seen."""
@@ -299,6 +316,8 @@ class Run:
         return self._requests or None
 
     def _count(self, entry: Any) -> None:
+        if self._watching and self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
         if isinstance(entry, Requested) and entry.serves != "auxiliary":
             self._requests = entry.request
 
@@ -392,7 +411,9 @@ class Run:
         for seconds in (self.around.watchdog, 5 * self.around.watchdog):
             before = len(self.recorder)
             self._woken = self.over.get_loop().create_future()
+            self._watching = True
             await asyncio.wait({self._woken}, timeout=seconds)
+            self._watching = False
             if self._woken.done() or len(self.recorder) != before:
                 return True
         return False

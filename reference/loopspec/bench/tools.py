@@ -135,16 +135,18 @@ class Tools:
         deaf = str(tool.steps[-1]).startswith("deaf")
         for step in tool.steps[:-1]:
             if isinstance(step, AfterStep):
-                await self._hold(self._after(step.after), stop, deaf)
+                await self._hold(asyncio.ensure_future(self._after(step.after)), stop, deaf)
             else:
-                await self._hold(self._act(str(step), f"tool {label}, start {start}"), None, deaf)
+                # An action goes on to its end, whatever becomes of the tool that it stands in.
+                acting = asyncio.ensure_future(self._act(str(step), f"tool {label}, start {start}"))
+                await self._hold(acting, None, deaf, leave=True)
         end = tool.steps[-1]
         if isinstance(end, ResultStep):
             return end.result
         if end in ("never", "deaf_never"):
-            await self._hold(self._over, stop, deaf)
+            await self._hold(self._over, stop, deaf, leave=True)
         if end in ("deaf", "deaf_raises"):
-            await self._hold(self._quiet(), stop, deaf)
+            await self._hold(asyncio.ensure_future(self._quiet()), stop, deaf)
         if end in ("raises", "deaf_raises"):
             raise ProbeToolError(f"tool {label} failed")
         return f"result of {label}"
@@ -156,10 +158,22 @@ class Tools:
         await self._act("still", label)
 
     async def _hold(
-        self, work: Awaitable[None], stop: asyncio.Future[None] | None, deaf: bool
+        self,
+        task: asyncio.Future[None],
+        stop: asyncio.Future[None] | None,
+        deaf: bool,
+        leave: bool = False,
     ) -> None:
-        """Wait for ``work``; heeding, end when the signal comes or the target cancels the call."""
-        task = asyncio.ensure_future(work)
+        """Wait for ``task``; heeding, end when the signal comes or the target cancels the call."""
+        try:
+            await self._until(task, stop, deaf)
+        finally:
+            if not leave:
+                task.cancel()
+
+    async def _until(
+        self, task: asyncio.Future[None], stop: asyncio.Future[None] | None, deaf: bool
+    ) -> None:
         waits: set[asyncio.Future[None]] = {task, self._over}
         if stop is not None and not deaf:
             waits.add(stop)

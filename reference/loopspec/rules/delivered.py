@@ -207,9 +207,9 @@ def kept_anywhere(
 
 
 def told_of(index: TraceIndex, exchange: Exchange) -> list[tuple[int, Event]]:
-    """The events between a request and the next request or prompt."""
+    """The events between a request and the next request, or the next prompt at rest."""
     later = [item.at for item in index.exchanges if item.at > exchange.at]
-    later += [run.at for run in index.runs if run.at > exchange.at]
+    later += [run.at for run in index.runs if run.at > exchange.at and not run.prompted.running]
     end = min(later, default=len(index.trace))
     return [(at, event) for at, event in index.events if exchange.at < at < end]
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 from loopspec.rules.base import Broke, Finding, Held, Hidden, rule
 from loopspec.rules.cuts import cuts, decided, owner, quote
-from loopspec.rules.delivered import at_rest, told_of
-from loopspec.rules.turns import messages_of
+from loopspec.rules.delivered import at_rest, further_messages, told_of
 from loopspec.trace_index import Exchange, Run, TraceIndex
 from loopspec.vocabulary import (
     AssistantMessage,
@@ -504,16 +503,10 @@ def _kept_text(index: TraceIndex, exchange: Exchange) -> tuple[int, str] | None:
     history = at_rest(index, run)
     places = [(history[0], history[1].messages)] if history is not None else []
     places += [(later.at, later.request.messages) for later in index.later_requests(exchange.at)]
-    ids = {call.id for call in exchange.calls}
-    before = [item for item in run.exchanges if item.at < exchange.at and item.accepted]
     for at, messages in places:
-        mine = [m for m in messages_of(index, messages, run) if isinstance(m, AssistantMessage)]
-        if ids:
-            mine = [m for m in mine if any(call.id in ids for call in m.calls)]
-        else:
-            mine = [m for m in mine if not m.calls][sum(not e.calls for e in before) :]
-        if mine:
-            return at, mine[0].text
+        found = further_messages(index, messages, run, exchange)
+        if len(found) == 1:
+            return at, found[0].text
     return None
 
 

@@ -123,8 +123,25 @@ def treated_otherwise(index: TraceIndex, first: Run, second: Run) -> tuple[str, 
         return f"it was to {wish}, but was refused", settled
     if asked is None:
         return f"it was to {wish}, but no request was ever made for it", second.end or second.at
-    if claim == "queued" and asked.at < after_end(first, index):
-        return f"it was to {wish}, but request {asked.number} was made for it at once", asked.at
+    if claim == "queued" and _at_work(index, first, asked.at):
+        return (
+            f"it was to {wish}, but request {asked.number} was made for it while run {first.number}"
+            " was at work",
+            asked.at,
+        )
     if second.hung_at is not None:
         return "it was taken up, but never settled", second.hung_at
     return None
+
+
+def _at_work(index: TraceIndex, run: Run, at: int) -> bool:
+    """Whether a run still waited for something, or did something later, at a position.
+
+    A queued prompt may be asked for in the moment in which the run before it ends, and before the
+    caller of that one has heard of it.
+    """
+    starts = [item for item in index.starts if item.exchange in run.exchanges]
+    ends = [item.at for item in run.exchanges] + [item.at for item in starts]
+    waits = [item.settled_at for item in starts if item.at < at]
+    waits += [item.ended_at for item in run.exchanges if not item.failed and not run.cancels]
+    return any(end > at for end in ends) or any(end is None or end > at for end in waits)

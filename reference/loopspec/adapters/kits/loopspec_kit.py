@@ -590,7 +590,8 @@ class _Kit:
         session.tasks.append(task)
         task.add_done_callback(done)
         if params.get("cancel") == "with_prompt":
-            self._cancel_here(params["session"], "with the prompt")
+            # Behind the task's first step: the target has been given the prompt, and no more.
+            self.loop.call_soon(self._cancel_here, params["session"], "with the prompt")
 
     def _cancel(self, number: Any, params: dict[str, Any]) -> None:
         self._background_call(number, self._sessions[params["session"]].cancel, lambda _: None)
