@@ -99,8 +99,10 @@ class Settlement:
 def check_arguments(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any] | None, str]:
     """The parsed arguments, or ``None`` and what is wrong with them.
 
-    Checks what the probe tools' schemas say: an object, required members, members' types.
+    Checks what the probe tools' schemas say: an object, required members, members' types. No text
+    at all is an object without members: so some providers call a tool that needs none.
     """
+    text = text.strip() or "{}"
     if not is_complete_json(text):
         return None, "the arguments are not complete JSON"
     value = json.loads(text)
@@ -269,8 +271,6 @@ class ReferenceLoop:
         if not apart:
             self._run = run
         run.feed(fsm.Prompted(text))
-        # The driver starts in the next turn of the event loop: a cancellation in the same tick as
-        # the prompt comes before anything is asked of the model, whatever Python this is.
         driver = asyncio.get_running_loop().create_task(self._drive(run))
         driver.add_done_callback(self._retire)
         driver.add_done_callback(lambda done: self._settled(run, done, future))
@@ -302,6 +302,9 @@ class ReferenceLoop:
     async def _drive(self, run: _Run) -> None:
         """Carry out, proceed, wait; until settled."""
         try:
+            # Whoever gives a prompt has one turn of the event loop in which to cancel it before
+            # anything is told or asked.
+            await asyncio.sleep(0)
             while run.settle is None:
                 if run.outbox:
                     await self._carry_out(run, run.outbox.popleft())
@@ -482,7 +485,7 @@ class ReferenceLoop:
 
     async def _run_tool(self, run: _Run, place: int, call: Call) -> None:
         tool = self._tools[call.name]
-        arguments = json.loads(call.arguments)
+        arguments = json.loads(call.arguments.strip() or "{}")
         signal = run.tool_signal if self.choices.tool_signal == "yes" else None
         try:
             text = await tool.call(arguments, call.id, signal)

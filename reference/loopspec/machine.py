@@ -637,6 +637,7 @@ GUARDS: dict[str, Guard] = {
 
 ABORTED_TEXT = "The run was cancelled before this call had a result."
 SKIPPED_TEXT = "This call was not run: {why}."
+FAILURE_CODES = {"unknown_tool": "UNKNOWN_TOOL", "invalid_arguments": "INVALID_ARGS"}
 
 
 def _emit(out: list[Output], type: EventType, **fields: Any) -> None:
@@ -741,10 +742,10 @@ def _send_request(m: Machine, i: Any, out: list[Output]) -> None:
 
 def _take_piece(m: Machine, i: Received, out: list[Output]) -> None:
     m.assembler.push(i.piece)
+    if not m.draft_told:
+        m.draft_told = True
+        _emit(out, EventType.MESSAGE_START, role="assistant")
     if isinstance(i.piece, TextDelta | ReasoningDelta):
-        if not m.draft_told:
-            m.draft_told = True
-            _emit(out, EventType.MESSAGE_START, role="assistant")
         text = isinstance(i.piece, TextDelta)
         type = EventType.TEXT_DELTA if text else EventType.REASONING_DELTA
         _emit(out, type, role="assistant", text=i.piece.text)
@@ -875,7 +876,7 @@ def _answer_call(m: Machine, i: ToolSettled, out: list[Output]) -> None:
     if cancelled and (i.aborted or i.failure or m.choices.late_result == "replaced"):
         call.result = _result(m, call.call, ABORTED_TEXT, "ABORTED")
     else:
-        code = i.failure.upper() if i.failure in ("unknown_tool", "invalid_arguments") else None
+        code = FAILURE_CODES.get(i.failure or "")
         error = i.failure is not None or i.aborted
         code = code if m.choices.result_codes else None
         call.result = ToolResult(call.call.id, call.call.name, i.text, error, code)

@@ -9,7 +9,8 @@ then state what the specification asks for.
 Both sides are projected to what the source speaks of. A section that is left out is one on which
 the source is silent; an event with ``?`` before it may be there or not. ``next`` is the prompt that
 follows every case, and shows what was left behind. Ids that no provider sent are ``new-1``,
-``new-2``, in the order in which they turn up.
+``new-2``, in the order in which they turn up. A tool that was entered with other arguments than a
+call was sent with is shown with them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from pathlib import Path
 
 import pytest
 
-from loopspec import library, trace as t
+from loopspec import library
+from loopspec import trace as t
 from loopspec.adapters.reference import ReferenceAdapter
 from loopspec.bench.executor import Executor
 from loopspec.rules import RULES
@@ -113,7 +115,8 @@ class Projector:
                 yield str(entry.request)
 
     def _tools(self) -> Iterator[str]:
-        started = [e.call_id or "?" for e in self.trace if isinstance(e, t.ToolStarted)]
+        starts = [entry for entry in self.trace if isinstance(entry, t.ToolStarted)]
+        started = [entry.call_id or f"{entry.tool}({entry.arguments})" for entry in starts]
         if started:
             yield ", ".join(started)
 
@@ -274,7 +277,9 @@ def test_the_reference_does_what_the_source_says(profile, scenario, run_on_refer
 
 def test_every_case_has_its_expectation_and_the_other_way_round():
     """Scenarios and expectation files come in pairs."""
-    named = {f"{profile}/{scenario.name.removeprefix(f'sources.{profile}.')}" for profile, scenario in cases()}
+    named = {
+        f"{profile}/{scenario.name.removeprefix(f'sources.{profile}.')}" for profile, scenario in cases()
+    }
     written = {str(path.relative_to(EXPECTED).with_suffix("")) for path in EXPECTED.glob("*/*.txt")}
     assert named == written
 

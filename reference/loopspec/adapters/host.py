@@ -39,6 +39,7 @@ from loopspec.adapters.wire_models import (
     EventParams,
     InitializeResult,
     ModelOpenParams,
+    Nothing,
     RaisedData,
     RequestParams,
     SessionParams,
@@ -87,6 +88,9 @@ class _Stream:
 
 
 _T = TypeVar("_T", bound=Wire)
+
+
+_NOTHING = Nothing()
 
 
 def _checked(model: type[_T], method: str, data: Any) -> _T:
@@ -168,7 +172,8 @@ class Host:
             if error.code == NO_SUCH_METHOD:
                 raise NotImplementedError(f"the child cannot {method}: {error}") from None
             raise self._lost(f"{method!r} was answered with error {error.code}: {error}", _SEE) from None
-        return self._check(HOST_REQUESTS[method][1], method, result)
+        model = HOST_REQUESTS[method][1]
+        return _NOTHING if model is Nothing and result == {} else self._check(model, method, result)
 
     def _check(self, model: type[_T], method: str, data: Any) -> _T:
         try:

@@ -112,7 +112,7 @@ def quoted(line: bytes) -> str:
 
 def encode(message: dict[str, Any]) -> bytes:
     """A message as its line."""
-    return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+    return _encode(message).encode("ascii") + b"\n"
 
 
 def _refuse(word: str) -> NoReturn:
@@ -120,6 +120,7 @@ def _refuse(word: str) -> NoReturn:
 
 
 _decode = json.JSONDecoder(parse_constant=_refuse).decode
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def decode(line: bytes) -> dict[str, Any]:
@@ -170,6 +171,8 @@ class LineSplitter:
 class _Waiting:
     method: str
     answer: asyncio.Future[Any]
+    seconds: float | None
+    overdue: float | None
 
 
 Incoming = Callable[[str, int | str | None, dict[str, Any]], bool]
@@ -201,6 +204,7 @@ class Channel:
         self._waiting: dict[int, _Waiting] = {}
         self._given_up: set[int] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
 
     # -- the event loop
 
@@ -233,7 +237,9 @@ class Channel:
             if self.child.handle is not None:
                 self._loop.remove_reader(self.child.handle)
             self._loop.remove_writer(self.child.stdin)
-        self._loop = None
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        self._loop = self._watchdog = None
 
     def _stderr_readable(self) -> None:
         if not self.child.read_stderr() and self._loop is not None:
@@ -253,18 +259,19 @@ class Channel:
         self._ids += 1
         number = self._ids
         answer: asyncio.Future[Any] = loop.create_future()
-        self._waiting[number] = _Waiting(method, answer)
-        timer = loop.call_later(seconds, self._overdue, number, seconds) if seconds else None
+        overdue = None if seconds is None else loop.time() + seconds
+        self._waiting[number] = _Waiting(method, answer, seconds, overdue)
+        if overdue is not None and (self._watchdog is None or overdue < self._watchdog.when()):
+            self._watch(overdue)
         self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
         try:
             return await answer
         except asyncio.CancelledError:
             if self._waiting.pop(number, None) is not None:
                 self._given_up.add(number)
+            elif answer.done() and not answer.cancelled():
+                answer.exception()  # it came too late to be heard
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     def answer(self, number: int | str, result: dict[str, Any]) -> None:
         """Answer a request of the child."""
@@ -395,13 +402,25 @@ class Channel:
 
     # -- the end
 
-    def _overdue(self, number: int, seconds: float) -> None:
-        waiting = self._waiting.get(number)
-        if waiting is not None:
+    def _watch(self, when: float) -> None:
+        # One timer for all requests, which is not touched when an answer comes in time.
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        assert self._loop is not None
+        self._watchdog = self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        assert self._loop is not None
+        self._watchdog, now = None, self._loop.time()
+        waiting = [item for item in self._waiting.values() if item.overdue is not None]
+        late = [item for item in waiting if item.overdue is not None and item.overdue <= now]
+        if late:
             self.lose(
-                f"{waiting.method!r} was not answered within {seconds:g} s",
+                f"{late[0].method!r} was not answered within {late[0].seconds:g} s",
                 "find what blocks the child's event loop, or give it a longer limit",
             )
+        elif waiting:
+            self._watch(min(item.overdue for item in waiting if item.overdue is not None))
 
     def _gone(self) -> None:
         if self.over is None:

@@ -145,9 +145,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone, whoever ended it."""
         self._over("target")
-        self._registry.connections.discard(self)
-        if not self._lost.done():
-            self._lost.set_result(None)
+        self._lost.set_result(None)
+        self._let_go()
 
     def drop(self) -> None:
         """End the connection from this side, and whatever is played on it."""
@@ -158,10 +157,15 @@ class Connection(asyncio.Protocol):
         """Return when the connection is gone and no task of it is left."""
         await asyncio.wait({self._lost, self._task} if self._task is not None else {self._lost})
 
+    def _let_go(self) -> None:
+        """The server may forget the connection once it is gone and its task has ended."""
+        if self._lost.done() and self._task is None:
+            self._registry.connections.discard(self)
+
     def _over(self, by: str) -> None:
         player, self._player = self._player, None
         if player is not None:
-            player.closed(by)
+            player.closed(by, seen="late")
         if self._task is not None:
             self._task.cancel()
 
@@ -274,6 +278,7 @@ class Connection(asyncio.Protocol):
         elif not self._transport.is_closing():
             self._next_request()
             self._read()
+        self._let_go()
 
     # ---- replies
 
@@ -372,7 +377,7 @@ class Connection(asyncio.Protocol):
         if fault.kind is FaultKind.STALL:
             await self._hold()
         if self._flushed is not None:
-            await self._flushed  # a reset throws away what the system has not taken yet
+            await self._flushed  # a reset throws away what is not with the client's system yet
         sock = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
         self._transport.abort()

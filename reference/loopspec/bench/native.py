@@ -101,8 +101,6 @@ class NativeStream:
                 self._player.faulted(late)
             else:
                 self._player.sent(late)
-        if self._player.open_body:
-            self._player.faulted(Fault(FaultKind.STALL))
 
     async def _break(self, fault: Fault) -> None:
         if not self._released:

@@ -148,6 +148,8 @@ class Player:
     def sent(self, piece: Piece) -> None:
         """The transport is about to release this piece."""
         self._recorder.add(Sent(self.number, piece))
+        if self.open_body and isinstance(piece, Terminator):
+            self._recorder.add(Faulted(self.number, str(FaultKind.STALL)))
 
     def faulted(self, fault: Fault) -> None:
         """The transport is about to break the reply like this."""
@@ -160,10 +162,18 @@ class Player:
         """The provider saw the cancellation signal."""
         self._recorder.add(Signalled("provider", self.number))
 
-    def closed(self, by: str = "target") -> None:
-        """The stream is over: closed by the ``target``, or by the ``bench`` at the very end."""
-        if not self._closed:
-            self._closed = True
+    def closed(self, by: str = "target", seen: str = "now") -> None:
+        """The stream is over: closed by the ``target``, or by the ``bench`` at the very end.
+
+        ``seen="late"``: it was seen on another channel than the one on which the target speaks, so
+        its place among what the target said is not known; it is recorded when all is quiet.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        if seen == "late":
+            self._recorder.later(Closed(self.number, by))
+        else:
             self._recorder.add(Closed(self.number, by))
 
 

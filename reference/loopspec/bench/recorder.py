@@ -18,6 +18,7 @@ class Recorder:
         self._entries: list[Entry] = [header]
         self._watchers: list[Callable[[Entry], None]] = []
         self.sealed = False
+        self._late: list[Entry] = []
 
     def add(self, entry: Entry) -> None:
         """Append an entry; after :meth:`trace` nothing is taken any more."""
@@ -26,6 +27,16 @@ class Recorder:
         self._entries.append(entry)
         for watcher in self._watchers:
             watcher(entry)
+
+    def later(self, entry: Entry) -> None:
+        """Append an entry at the next :meth:`flush`: its place before that is not known."""
+        self._late.append(entry)
+
+    def flush(self) -> None:
+        """All is quiet: append what was kept for this moment, in an order that does not vary."""
+        late, self._late = self._late, []
+        for entry in sorted(late, key=repr):
+            self.add(entry)
 
     def watch(self, watcher: Callable[[Entry], None]) -> None:
         """Call ``watcher`` with every entry to come."""
@@ -37,6 +48,7 @@ class Recorder:
 
     def seal(self) -> None:
         """Take nothing more: what comes now is not of this scenario."""
+        self.flush()
         self.sealed = True
 
     def __len__(self) -> int:

@@ -263,6 +263,7 @@ class Run:
             before = len(self.recorder)
             await barrier()
             await self._drained()
+            self.recorder.flush()
 
     async def _drained(self) -> None:
         """Wait until this process has taken in what has reached it."""
@@ -327,6 +328,7 @@ class Run:
         self._prompts += 1
         number = self._prompts
         text = f"{token(number)} Go on."
+        self.recorder.flush()
         self.provider.script(number, token(number), prompt.replies)
         self._tools.script(list(calls_of(prompt)), prompt.tools)
         self.recorder.add(Prompted(number, text, running, prompt.fork, recovery))

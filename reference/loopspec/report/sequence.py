@@ -11,6 +11,7 @@ and no ids but the scenario's own, so that two runs that did the same read the s
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
@@ -47,6 +48,17 @@ class Line:
     source: int
     target: int
     words: str
+
+
+_VARYING = re.compile(
+    r"0x[0-9a-fA-F]{6,}|[0-9a-f]{32}|Task-\d+|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)?|127\.0\.0\.1:\d+"
+)
+
+
+def steady(text: str) -> str:
+    """A message without what differs from run to run: addresses, task numbers, times, ports."""
+    return _VARYING.sub("…", text)
 
 
 def quote(text: str, limit: int = 60) -> str:
@@ -121,7 +133,7 @@ def _settled_words(entry: t.Settled) -> str:
     if entry.answer is not None:
         words += f", answer {quote(entry.answer)}"
     elif entry.message:
-        words += f", {quote(entry.message)}"
+        words += f", {quote(steady(entry.message))}"
     return f"{words} ({entry.form})"
 
 
@@ -179,7 +191,7 @@ def _line(at: int, entry: t.Entry) -> Line:
         case t.HistoryRead():
             return Line(at, LOOP, LOOP, f"history after prompt {entry.prompt}")
         case t.TargetLost():
-            return Line(at, LOOP, LOOP, f"TARGET LOST: {entry.what}")
+            return Line(at, LOOP, LOOP, f"TARGET LOST: {steady(entry.what)}")
         case t.Header():
             return Line(at, LOOP, LOOP, "")
 

@@ -212,8 +212,7 @@ def failed_alone(index: TraceIndex, exchange: Exchange) -> bool:
     racing = index.header.grade == Grade.RACING
     # Before a cancellation from outside, the bench waits until the target has seen the failure.
     return not any(
-        exchange.at < cancel.sent_at < end and (racing or "listener" in cancel.at)
-        for cancel in run.cancels
+        exchange.at < cancel.sent_at < end and (racing or "listener" in cancel.at) for cancel in run.cancels
     )
 
 
@@ -278,10 +277,7 @@ def _serving(index: TraceIndex) -> list[tuple[Start, SentCall]]:
 def batch_of(index: TraceIndex, exchange: Exchange, run: Run) -> Batch:
     """The batch of one reply."""
     serving: list[tuple[Start, SentCall]] = _once(index, ("serving",), lambda: _serving(index))
-    starts = [
-        (call, [start for start, served in serving if served is call])
-        for call in calls_of(exchange)
-    ]
+    starts = [(call, [start for start, served in serving if served is call]) for call in calls_of(exchange)]
     strays: list[Start] = []
     for start in [] if overlapped(index, run) else index.starts_of(exchange):
         if start.call is not None or start.entry.call_id is not None:
@@ -430,9 +426,7 @@ def _first(messages: Sequence[Message], begin: int, exchange: Exchange) -> int |
     return alike
 
 
-def locate(
-    index: TraceIndex, exchange: Exchange, messages: tuple[Message, ...]
-) -> int | None:
+def locate(index: TraceIndex, exchange: Exchange, messages: tuple[Message, ...]) -> int | None:
     """The position of the message that is this reply with calls, or ``None``.
 
     ``messages`` belong to the trace, so that their identity stands for them.

@@ -167,7 +167,7 @@ def decided(index: TraceIndex, cut: Cut) -> bool:
         return False
     failed = any(place < at for place, _ in breaks(last))
     if failed or last.reason_at is None or last.reason_at > at:
-        return failed
+        return failed or (last.terminator_at is not None and last.terminator_at < at)
     if not last.calls or last.reason not in ACCEPTING_REASONS:
         return True
     return _limit_reached(index, cut, last) or _tool_ends_run(index, cut, last)

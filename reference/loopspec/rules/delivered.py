@@ -8,10 +8,11 @@ between it and the next one it cannot be, so both readings are legal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from loopspec.rules.cuts import Cut, cuts, exact
+from loopspec.rules.base import Finding, Hidden
+from loopspec.rules.cuts import RACES, UNPLACED, Cut, cuts, exact, placed, quote, racing
 from loopspec.rules.turns import messages_of, next_request
 from loopspec.trace import HistoryRead
 from loopspec.trace_index import Exchange, Run, TraceIndex
@@ -229,3 +230,45 @@ def without_blank(runs: Runs, kind: str, length: int) -> str:
             length -= len(part)
             out += part if part.strip() else ""
     return out
+
+
+# --------------------------------------------------------------------------------------------
+# Which of them are judged
+
+NO_HISTORY = Hidden("the target's history is not shown")
+UNSEEN = Hidden("neither history nor a later request shows what was kept")
+
+
+def judged(index: TraceIndex, *, blank: bool | None = False) -> Iterator[Interrupted | Hidden]:
+    """The interruptions that can be judged.
+
+    ``blank``: only those that delivered nothing to say, or only the others; ``None``: all.
+    """
+    for item in interruptions(index):
+        if blank is not None and says(item.delivered) == blank:
+            continue
+        if racing(index):
+            yield RACES
+        elif not placed(index, item.cut):
+            yield UNPLACED
+        else:
+            yield item
+
+
+def each(
+    index: TraceIndex,
+    check: Callable[[TraceIndex, Interrupted], Iterator[Finding]],
+    *,
+    blank: bool | None = False,
+) -> Iterator[Finding]:
+    """What a check finds in the interruptions that can be judged; ``blank`` as there."""
+    for item in judged(index, blank=blank):
+        if isinstance(item, Hidden):
+            yield item
+        else:
+            yield from check(index, item)
+
+
+def listed(runs: Sequence[tuple[str, str]]) -> str:
+    """Text and reasoning, for a person."""
+    return ", ".join(f"{kind} {quote(text)}" for kind, text in runs if kind != "call") or "nothing"

@@ -19,6 +19,7 @@ from loopspec.rules.cuts import cuts, decided, owner, quote
 from loopspec.rules.delivered import at_rest, further_messages, told_of
 from loopspec.trace_index import Exchange, Run, TraceIndex
 from loopspec.vocabulary import (
+    FAILED_REASONS,
     AssistantMessage,
     Event,
     EventType,
@@ -26,6 +27,7 @@ from loopspec.vocabulary import (
     Grade,
     Level,
     Outcome,
+    Reason,
 )
 
 UNTOLD = Hidden("the target's events are not shown")
@@ -182,12 +184,15 @@ def _role_told(index: TraceIndex, kind: EventType, role: str | None) -> bool:
 
 
 def _interrupted(stretch: Stretch) -> int:
-    """How many replies did not become a message; their messages may stay open."""
-    return sum(
-        exchange.cancelled_at is not None or exchange.failed or exchange.reason is None
-        for run in stretch.runs
-        for exchange in run.exchanges
-    )
+    """How many replies may not have become a message; their messages may stay open."""
+    return sum(not _whole(exchange) for run in stretch.runs for exchange in run.exchanges)
+
+
+def _whole(exchange: Exchange) -> bool:
+    """Whether the reply came to its end, and nothing in it said that it failed."""
+    reasons = [sent.piece.reason for _, sent in exchange.sent if isinstance(sent.piece, Reason)]
+    ended = exchange.terminator_at is not None and exchange.cancelled_at is None
+    return ended and bool(reasons) and not exchange.failed and not FAILED_REASONS & set(reasons)
 
 
 @rule(
@@ -421,8 +426,8 @@ def _tool_events(index: TraceIndex, exchange: Exchange, run: Run) -> Iterator[Fi
     """The start and end that were told for each call of one reply."""
     ids = [call.id for call in exchange.calls]
     following = index.next_in_run(exchange)
-    after = index.next_run(run)
-    bounds = [item.at for item in (following, after) if item is not None and item.at > exchange.at]
+    bounds = [item.at for item in index.runs if item.at > exchange.at and not item.prompted.running]
+    bounds += [following.at] if following is not None else []
     end = min(bounds, default=len(index.trace))
     told = [(at, event) for at, event in index.events if exchange.at < at < end]
     ran = {item.entry.call_id for item in index.starts if owner(index, item) is exchange}

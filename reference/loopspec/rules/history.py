@@ -113,8 +113,7 @@ def _lost_results(
 
 @rule(
     "history.completed-messages-stay",
-    "Messages that had completed before a failure MUST still be in history and in the requests after"
-    " it.",
+    "Messages that had completed before a failure MUST still be in history and in the requests after it.",
     source="B",
 )
 def completed_messages_stay(index: TraceIndex) -> Iterator[Finding]:
@@ -200,9 +199,7 @@ def _count(mark: str, messages: Sequence[Message]) -> int:
 def _taken_up(run: Run) -> bool:
     """Whether this prompt was accepted: it led to a request before any cancellation."""
     cancelled = min((cancel.sent_at for cancel in run.cancels), default=None)
-    return not run.refused and any(
-        cancelled is None or exchange.at < cancelled for exchange in run.exchanges
-    )
+    return not run.refused and any(cancelled is None or exchange.at < cancelled for exchange in run.exchanges)
 
 
 @rule(
@@ -304,9 +301,7 @@ def no_drafts(index: TraceIndex) -> Iterator[Finding]:
         yield from _drafts_in(index, exchange, drafts, allowed)
 
 
-def _drafts_in(
-    index: TraceIndex, exchange: Exchange, drafts: set[str], allowed: int
-) -> Iterator[Finding]:
+def _drafts_in(index: TraceIndex, exchange: Exchange, drafts: set[str], allowed: int) -> Iterator[Finding]:
     seen = []
     for sight in sights(index, exchange):
         found = [text for text in _assistant_texts(sight.messages) if text in drafts]
@@ -367,8 +362,7 @@ def failed_reply_not_sent(index: TraceIndex) -> Iterator[Finding]:
             found = next((leak for leak in leaks if leak is not None), None)
             if found is not None:
                 yield Broke(
-                    f"the reply to request {exchange.number} failed, but request {later.number} has"
-                    f" {found}",
+                    f"the reply to request {exchange.number} failed, but request {later.number} has {found}",
                     exchange.at,
                     later.at,
                 )
@@ -440,11 +434,7 @@ def _attempt(index: TraceIndex, exchange: Exchange, run: Run) -> Iterator[Findin
     end = run.end if following is None else following.at
     if end is None:
         return
-    told = [
-        at
-        for at, event in index.events
-        if event.type == EventType.ATTEMPT and exchange.at < at < end
-    ]
+    told = [at for at, event in index.events if event.type == EventType.ATTEMPT and exchange.at < at < end]
     if told:
         yield Held(exchange.at, *told)
     else:

@@ -57,8 +57,7 @@ def _words(ids: Sequence[str]) -> str:
 def _all_sights(index: TraceIndex) -> list[Sight]:
     """Every request, and the history wherever it was read."""
     found = [
-        Sight(item.at, f"request {item.number}", item.request.messages, True)
-        for item in index.exchanges
+        Sight(item.at, f"request {item.number}", item.request.messages, True) for item in index.exchanges
     ]
     found += [
         Sight(at, f"the history after prompt {read.prompt}", read.messages, False)
@@ -262,9 +261,7 @@ def ids_kept(index: TraceIndex) -> Iterator[Finding]:
                 yield Held(*seen)
 
 
-def _ids_in(
-    index: TraceIndex, exchange: Exchange, sight: Sight
-) -> tuple[list[str], list[str]] | None:
+def _ids_in(index: TraceIndex, exchange: Exchange, sight: Sight) -> tuple[list[str], list[str]] | None:
     """The ids of a reply's calls, and of the results after them; ``None``: it shows no ids."""
     position = locate(index, exchange, sight.messages)
     message = None if position is None else sight.messages[position]
@@ -316,9 +313,7 @@ def same_order_everywhere(index: TraceIndex) -> Iterator[Finding]:
             yield Held(*(at for at, _, _ in orders))
 
 
-def _orders(
-    index: TraceIndex, batch: Batch, ids: Sequence[str]
-) -> Iterator[tuple[int, str, list[str]]]:
+def _orders(index: TraceIndex, batch: Batch, ids: Sequence[str]) -> Iterator[tuple[int, str, list[str]]]:
     """The orders in which the results of a batch were told and stand, each with its place."""
     following = index.next_in_run(batch.exchange)
     told: dict[str, int] = {}
@@ -350,9 +345,7 @@ def none_for_failed_reply(index: TraceIndex) -> Iterator[Finding]:
         run = index.run_of(exchange)
         if run is None or not failed_alone(index, exchange):
             continue
-        elsewhere = {
-            call.id for other in index.exchanges if other is not exchange for call in other.calls
-        }
+        elsewhere = {call.id for other in index.exchanges if other is not exchange for call in other.calls}
         batch = batch_of(index, exchange, run)
         ids = {call.id for call, starts in batch.starts if not starts and not batch.stray(call.name)}
         ids -= {*elsewhere, ""}
@@ -423,9 +416,7 @@ def interrupted_batch_completed(index: TraceIndex) -> Iterator[Finding]:
                 yield Held(batch.exchange.at, *seen)
 
 
-def _incomplete(
-    index: TraceIndex, batch: Batch, left: Sequence[SentCall], sight: Sight
-) -> str | None:
+def _incomplete(index: TraceIndex, batch: Batch, left: Sequence[SentCall], sight: Sight) -> str | None:
     """What is wrong with the results of an interrupted batch in one place, in words."""
     for call in batch.calls:
         result = result_there(index, batch.exchange, call, sight.messages)
@@ -488,8 +479,7 @@ def skipped_never_run(index: TraceIndex) -> Iterator[Finding]:
         late = [start for start in starts if start.at > at]
         for start in late:
             yield Broke(
-                f"{told}, but {start.entry.tool} was entered with"
-                f" {quoted(start.entry.arguments)} afterwards",
+                f"{told}, but {start.entry.tool} was entered with {quoted(start.entry.arguments)} afterwards",
                 at,
                 start.at,
             )
@@ -552,9 +542,7 @@ def _had_it(index: TraceIndex, batch: Batch, call: SentCall, settled_at: int, ca
     return "listener" not in cancel.at and index.header.grade != Grade.RACING
 
 
-def _stays(
-    index: TraceIndex, batch: Batch, call: SentCall, text: str, settled_at: int
-) -> Iterator[Finding]:
+def _stays(index: TraceIndex, batch: Batch, call: SentCall, text: str, settled_at: int) -> Iterator[Finding]:
     seen = []
     for sight in sights(index, batch.exchange):
         result = result_there(index, batch.exchange, call, sight.messages)

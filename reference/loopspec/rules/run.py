@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from loopspec.rules.base import Broke, Finding, Held, Hidden, rule
 from loopspec.rules.cuts import breaks, quote, starts_of, unknown_starts
 from loopspec.rules.delivered import at_rest
-from loopspec.rules.replies import limit_reached, sound, start_words
+from loopspec.rules.replies import limit_reached, overlapped, sound, start_words
 from loopspec.rules.turns import (
     after_end,
     has_prompt,
@@ -397,6 +397,8 @@ def listener_failure(index: TraceIndex) -> Iterator[Finding]:
         raised = run.listener_raised_at
         if not raised or run.cancels or run.settled is None or run.settled_at is None:
             continue
+        if overlapped(index, run):
+            continue  # whose event it was is not known
         if any(_over_before(exchange, raised[0]) for exchange in run.exchanges):
             continue  # the run was failing anyway
         if fails and run.completed and not _at_the_end(index, run, raised[0]):
@@ -436,7 +438,7 @@ def _at_the_end(index: TraceIndex, run: Run, raised_at: int) -> bool:
 def _failed_by_listener(index: TraceIndex, run: Run) -> bool:
     if run.settled is None or run.settled.outcome != Outcome.FAILED:
         return False
-    quiet = all(item.accepted or item.sent == [] for item in run.exchanges)
+    quiet = all(item.accepted or not (item.sent or item.failed) for item in run.exchanges)
     ends = [start.settled for start in starts_of(index, run)]
     fine = all(end is not None and end.how == "returned" for end in ends)
     limit = run.last is not None and limit_reached(index, run, run.last)
@@ -453,7 +455,7 @@ def listener_failure_contained(index: TraceIndex) -> Iterator[Finding]:
     """A listener is not part of the conversation, so it must not be able to spoil it."""
     for run in index.runs:
         raised = run.listener_raised_at
-        if not raised or run.lost_at is not None or run.end is None:
+        if not raised or run.lost_at is not None or run.end is None or overlapped(index, run):
             continue
         if run.hung_at is not None:
             if all(start.settled is not None for start in starts_of(index, run)):

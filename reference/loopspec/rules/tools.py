@@ -125,9 +125,7 @@ def _run_failed(index: TraceIndex, batch: Batch, failed: Sequence[Failure], what
     return Held(at)
 
 
-def _answered(
-    index: TraceIndex, batch: Batch, failed: Sequence[Failure], what: str
-) -> Iterator[Finding]:
+def _answered(index: TraceIndex, batch: Batch, failed: Sequence[Failure], what: str) -> Iterator[Finding]:
     following = index.next_in_run(batch.exchange)
     told = _told(batch, failed, what)
     if following is None:
@@ -249,8 +247,7 @@ def failure_leaves_history_paired(index: TraceIndex) -> Iterator[Finding]:
             here = locate(index, batch.exchange, sight.messages)
             checked = batch.calls if here is not None else []
             there = {
-                call.id: result_there(index, batch.exchange, call, sight.messages)
-                for call, _ in batch.starts
+                call.id: result_there(index, batch.exchange, call, sight.messages) for call, _ in batch.starts
             }
             missing = {call.id for call in checked if there[call.id] is None}
             missing |= {call.id for call, text in owed if not _holds(sight.messages, text)}

@@ -124,11 +124,8 @@ def treated_otherwise(index: TraceIndex, first: Run, second: Run) -> tuple[str, 
     if asked is None:
         return f"it was to {wish}, but no request was ever made for it", second.end or second.at
     if claim == "queued" and _at_work(index, first, asked.at):
-        return (
-            f"it was to {wish}, but request {asked.number} was made for it while run {first.number}"
-            " was at work",
-            asked.at,
-        )
+        busy = f"while run {first.number} was at work"
+        return f"it was to {wish}, but request {asked.number} was made for it {busy}", asked.at
     if second.hung_at is not None:
         return "it was taken up, but never settled", second.hung_at
     return None
@@ -143,5 +140,6 @@ def _at_work(index: TraceIndex, run: Run, at: int) -> bool:
     starts = [item for item in index.starts if item.exchange in run.exchanges]
     ends = [item.at for item in run.exchanges] + [item.at for item in starts]
     waits = [item.settled_at for item in starts if item.at < at]
-    waits += [item.ended_at for item in run.exchanges if not item.failed and not run.cancels]
+    cut_short = run.cancels or run.listener_raised_at
+    waits += [item.ended_at for item in run.exchanges if not item.failed and not cut_short]
     return any(end > at for end in ends) or any(end is None or end > at for end in waits)

@@ -17,7 +17,6 @@ from loopspec.vocabulary import (
 )
 
 CHILDREN = Path(__file__).parent / "children"
-PYTHON = __import__("os").environ.get("KITPY", sys.executable)
 MANIFEST = Manifest(name="child", version="1")
 NATIVE = OpenSettings()
 
@@ -28,7 +27,7 @@ ANSWER = [TextDelta("Done."), Reason("stop"), Terminator()]
 
 def loops(**more):
     """The well-behaved children."""
-    return ProcessAdapter(MANIFEST, [PYTHON, str(CHILDREN / "loops.py")], **more)
+    return ProcessAdapter(MANIFEST, [sys.executable, str(CHILDREN / "loops.py")], **more)
 
 
 class Stream:

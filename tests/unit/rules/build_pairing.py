@@ -45,9 +45,9 @@ class Tale(Story):
 
     def answers(self, *ids: str, text: str | None = None, is_error: bool | None = False) -> Self:
         """The target keeps results for these calls."""
-        for id in ids:
-            said = text if text is not None else f"result of {id}"
-            self.messages.append(ToolResult(id, "probe", said, is_error))
+        for call_id in ids:
+            said = text if text is not None else f"result of {call_id}"
+            self.messages.append(ToolResult(call_id, "probe", said, is_error))
         return self
 
     def aborts(self, *ids: str) -> Self:
@@ -88,7 +88,7 @@ def batch(*ids: str, claims: dict[str, str] | None = None, **header: Any) -> Tal
 
 def turn(tale: Tale, *ids: str) -> Tale:
     """A request whose reply has these calls."""
-    pieces: list[list[Piece]] = [call(place, id) for place, id in enumerate(ids)]
+    pieces: list[list[Piece]] = [call(at, name) for at, name in enumerate(ids)]
     return tale.request().reply(*pieces, reason="toolUse")
 
 

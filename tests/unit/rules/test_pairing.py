@@ -3,6 +3,7 @@
 import pytest
 from build_pairing import Tale, assistant, batch, breaks, call, hidden, holds, result, silent, turn
 
+from loopspec.rules import RULES, Broke
 from loopspec.vocabulary import AssistantMessage, Call, Message, ToolResult, UserMessage
 
 
@@ -140,8 +141,6 @@ class TestIdsKept:
 
 
 def _broken(rule: str, tale: Tale) -> list[str]:
-    from loopspec.rules import RULES, Broke
-
     return [item.words for item in RULES[rule].check(tale.index()) if isinstance(item, Broke)]
 
 
@@ -170,8 +169,8 @@ class TestSameOrderEverywhere:
     rule = "pairing.same-order-everywhere"
 
     def told(self, tale: Tale, *ids: str) -> Tale:
-        for id in ids:
-            tale.told("message_end", role="tool", call_id=id)
+        for name in ids:
+            tale.told("message_end", role="tool", call_id=name)
         return tale
 
     def test_one_order_everywhere_holds(self) -> None:

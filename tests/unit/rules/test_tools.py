@@ -3,6 +3,7 @@
 import pytest
 from build_pairing import Tale, batch, breaks, call, hidden, holds, result, silent
 
+from loopspec.rules import RULES
 from loopspec.rules.batches import PROBES, objection
 from loopspec.scenario import PROBE_TOOLS
 from loopspec.trace import ToolSettled
@@ -18,9 +19,7 @@ def one(arguments: str, tool: str = "probe", claims: dict[str, str] | None = Non
 def test_the_rules_know_the_probes_as_targets_are_given_them() -> None:
     """The few facts that rules hold about the probe tools are those of their schemas."""
     given = {
-        name: {
-            key: (part["type"], key in schema["required"]) for key, part in schema["properties"].items()
-        }
+        name: {key: (part["type"], key in schema["required"]) for key, part in schema["properties"].items()}
         for name, schema in PROBE_TOOLS.items()
     }
     assert given == PROBES
@@ -147,9 +146,7 @@ class TestFailingCalls:
         assert "no result for 'c1'" in words
 
     @cases
-    def test_a_sibling_that_never_ran_breaks(
-        self, rule: str, claim: str, arguments: str, tool: str
-    ) -> None:
+    def test_a_sibling_that_never_ran_breaks(self, rule: str, claim: str, arguments: str, tool: str) -> None:
         tale = self.tale({claim: "answers"}, arguments, tool).aborts("c1", "c2").done()
         assert "without running 'c2'" in breaks(rule, tale)
 
@@ -175,9 +172,7 @@ class TestFailingCalls:
         assert "completed" in breaks(rule, tale.completes(""))
 
     @cases
-    def test_a_cancelled_batch_is_silent(
-        self, rule: str, claim: str, arguments: str, tool: str
-    ) -> None:
+    def test_a_cancelled_batch_is_silent(self, rule: str, claim: str, arguments: str, tool: str) -> None:
         tale = self.tale({claim: "answers"}, arguments, tool)
         silent(rule, tale.runs("c2").cancel().aborts("c1", "c2").fails("cancelled"))
 
@@ -414,8 +409,6 @@ class TestOrder:
 
 
 def _found(rule: str, tale: Tale) -> list[object]:
-    from loopspec.rules import RULES
-
     return list(RULES[rule].check(tale.index()))
 
 

@@ -52,6 +52,7 @@ _TARGET_RAISED, _TOOL_FAILED, _PROVIDER_FAILED, _CANCELLED = -32000, -32001, -32
 _NO_SUCH_METHOD = -32601
 _THREADS = "loopspec-kit"
 _T = TypeVar("_T")
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class ToolError(Exception):
@@ -405,10 +406,11 @@ class _Kit:
 
     def send(self, message: dict[str, Any]) -> None:
         message["jsonrpc"] = "2.0"
-        line = memoryview(json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n")
+        line = _encode(message).encode() + b"\n"
         with self._lock:
-            while line:
-                line = line[os.write(self._out, line) :]
+            written = os.write(self._out, line)
+            while written < len(line):
+                written += os.write(self._out, line[written:])
 
     def tell(self, method: str, **params: Any) -> None:
         self.send({"method": method, "params": params})

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from loopspec.bench.provider import Incoming
@@ -98,22 +99,27 @@ def refusal(objection: Objection) -> Body:
 # Replies
 
 
-def delta_of(piece: Piece) -> Body | None:
-    """The ``delta`` that says a piece; ``None`` for a piece that is not said by a delta."""
+@lru_cache(maxsize=4096)
+def delta_of(piece: Piece) -> bytes:
+    """The ``delta`` that says a piece, as JSON; ``b""`` for a piece that is not said by one.
+
+    Remembered, because a script is played many times.
+    """
     match piece:
         case TextDelta(text):
-            return {"content": text}
+            return compact({"content": text})
         case ReasoningDelta(text):
-            return {"reasoning_content": text}
+            return compact({"reasoning_content": text})
         case CallStart(index, call_id, name):
             function = {"name": name, "arguments": ""}
-            return {"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]}
+            call = {"index": index, "id": call_id, "type": "function", "function": function}
+            return compact({"tool_calls": [call]})
         case ArgumentsDelta(index, text):
-            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
+            return compact({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
         case Reason():
-            return {}
+            return b"{}"
         case _:
-            return None
+            return b""
 
 
 def _counts(usage: Usage) -> Body:
@@ -142,18 +148,18 @@ class ChatEncoder:
         head = compact({**self._common("chat.completion.chunk"), "choices": []})
         self._before = b"data: " + head.removesuffix(b"]}")
         self._after = b'],"usage":null}\n\n' if self._usage else b"]}\n\n"
+        self._delta = self._before + b'{"index":0,"delta":'
+        self._open = b',"logprobs":null,"finish_reason":null}' + self._after
         self._begun = False
 
     def _common(self, kind: str) -> Body:
         return {"id": self._id, "object": kind, "created": 0, "model": self._model}
 
-    def _chunk(self, delta: Body, finish: str | None = None) -> bytes:
-        return b"".join(
-            (
-                self._before, b'{"index":0,"delta":', compact(delta), b',"logprobs":null,"finish_reason":',
-                b"null" if finish is None else compact(finish), b"}", self._after,
-            )
-        )  # fmt: skip
+    def _chunk(self, delta: bytes, finish: str | None = None) -> bytes:
+        if finish is None:
+            return self._delta + delta + self._open
+        said = b',"logprobs":null,"finish_reason":%b}' % compact(finish)
+        return self._delta + delta + said + self._after
 
     def frames(self, piece: Piece) -> bytes:
         """The chunks of a piece; the role's chunk stands before the first."""
@@ -163,13 +169,13 @@ class ChatEncoder:
             return self._usage_chunk(piece) if self._usage else b""
         finish = wire_reason(REASONS, piece.reason) if isinstance(piece, Reason) else None
         delta = delta_of(piece)
-        if delta is None or (finish is None and isinstance(piece, Reason)):
+        if not delta or (finish is None and isinstance(piece, Reason)):
             return b""
         chunk = self._chunk(delta, finish)
         if not self._begun:
             self._begun = True
-            content = None if isinstance(piece, CallStart) else ""
-            chunk = self._chunk({"role": "assistant", "content": content}) + chunk
+            content = b"null" if isinstance(piece, CallStart) else b'""'
+            chunk = self._chunk(b'{"role":"assistant","content":%b}' % content) + chunk
         return chunk
 
     def _usage_chunk(self, usage: Usage) -> bytes:
@@ -181,7 +187,7 @@ class ChatEncoder:
 
     def half(self) -> bytes:
         """A text chunk that breaks off inside its text."""
-        chunk = self._chunk({"content": "half a frame"})
+        chunk = self._chunk(b'{"content":"half a frame"}')
         return chunk[: chunk.index(b" a frame")]
 
     def malformed(self) -> bytes:
