@@ -227,7 +227,9 @@ def run(
             print_report(report, console, again)
     if not report.complete:
         ctx.exit(UNUSABLE)
-    ctx.exit(FAILED if report.failed() or stale else 0)
+    if report.failed() or stale:
+        ctx.exit(FAILED)
+    ctx.exit(UNUSABLE if report.errors else 0)
 
 
 def _chosen_rules(names: tuple[str, ...]) -> list[str] | None:
@@ -292,7 +294,7 @@ def _save(result: Any, folder: str | None, target: str, variant: str | None) -> 
     suffix = f" --variant {variant}" if variant else ""
     for rule, minimal in result.minimal.items():
         path = place / f"{rule}.yaml"
-        path.write_text(scenarios.dumps(minimal), encoding="utf-8")
+        path.write_text(scenarios.dumps_all(minimal), encoding="utf-8")
         again[rule] = f"loopspec replay {path} {target}{suffix}"
     return again
 

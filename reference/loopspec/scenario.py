@@ -28,7 +28,7 @@ shows the next request, and the barrier that shows late activity.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -503,6 +503,11 @@ def to_data(scenario: Scenario) -> dict[str, Any]:
             steps = tool["steps"]
             prompt["tools"][label] = steps[0] if len(steps) == 1 else steps
     return data
+
+
+def dumps_all(found: Iterable[Scenario]) -> str:
+    """Several scenarios as one YAML text, a document each."""
+    return "---\n".join(dumps(scenario) for scenario in found)
 
 
 def dumps(scenario: Scenario) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
@@ -100,6 +101,14 @@ def _checked(model: type[_T], method: str, data: Any) -> _T:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"]) or "params"
         raise ProtocolBroken(f"{method!r} is not as agreed at {place}: {first['msg']}", _SEE) from None
+
+
+def _begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task for ``work``; where Python can, it has run up to its first wait already."""
+    loop = asyncio.get_running_loop()
+    if sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return loop.create_task(work)
 
 
 class HostSession:
@@ -220,7 +229,7 @@ class Host:
         task = self._start(number, session.name, work)
         if stream is not None:
             stream.next = task
-        return True
+        return not task.done()
 
     def _session(self, name: str) -> HostSession:
         session = self.sessions.get(name)
@@ -238,9 +247,12 @@ class Host:
         return session
 
     def _start(self, number: int | str, session: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[number] = (session, task)
-        task.add_done_callback(lambda done: self._done(number, done))
+        task = _begin(work)
+        if task.done():
+            self._done(number, task)
+        else:
+            self._tasks[number] = (session, task)
+            task.add_done_callback(lambda done: self._done(number, done))
         return task
 
     def _done(self, number: int | str, task: asyncio.Task[None]) -> None:
@@ -351,7 +363,7 @@ class Host:
         async def closing() -> None:
             await close()
 
-        task = asyncio.get_running_loop().create_task(closing())
+        task = _begin(closing())
         self._closing.add(task)
         task.add_done_callback(self._closed)
 

@@ -47,12 +47,13 @@ def _target(manifest: Manifest, variant: str) -> TargetReport:
 
 def _rule(result: RuleResult, campaign: Any, hides: dict[str, str]) -> RuleReport:
     rule = result.rule
-    minimal = campaign.minimal.get(rule.id)
+    minimal = campaign.minimal.get(rule.id, ())
     traces = campaign.minimal_traces.get(rule.id, ())
     evidence = []
     for item in result.breaks[:EVIDENCE_AT_MOST]:
         trace = campaign.evidence_traces.get(item.scenario)
-        entries = [describe(trace, at) for at in item.at] if trace is not None else []
+        inside = [at for at in item.at if trace is not None and at < len(trace)]
+        entries = [describe(trace, at) for at in inside] if trace is not None else []
         evidence.append(
             Evidence(scenario=item.scenario, words=item.words, at=list(item.at), entries=entries)
         )
@@ -60,7 +61,7 @@ def _rule(result: RuleResult, campaign: Any, hides: dict[str, str]) -> RuleRepor
     return RuleReport(
         id=rule.id, level=rule.level, verdict=verdict, scenarios=result.scenarios,
         sentence=rule.sentence, claim=rule.claim, evidence=evidence,
-        minimal_scenario=scenarios.dumps(minimal) if minimal is not None else None,
+        minimal_scenario=scenarios.dumps_all(minimal) if minimal else None,
         minimal_trace="\n".join(render(trace) for trace in traces) or None,
         why=list(result.hidden) if verdict is Verdict.NOT_OBSERVABLE else [],
         hidden_by=hides.get(rule.id),
@@ -94,7 +95,9 @@ def build(campaign: Any, manifest: Manifest, variant: str, seed: int, budget: st
         scenarios_skipped=dict(sorted(campaign.skipped.items())),
         rules=[_rule(result, campaign, hides) for result in campaign.results.values()],
         coverage=CoverageReport(
-            **{name: Counts(**coverage[name]) for name in ("transitions", "pairs", "await_points")}
+            transitions=Counts(**coverage["transitions"]),
+            pairs=Counts(**coverage["pairs"]),
+            await_points=Counts(**coverage["await_points"]),
         ),
         profiles=differences(manifest.claims_for(variant)), errors=list(campaign.errors),
     )  # fmt: skip
