@@ -115,16 +115,17 @@ def minimise(
     runs_at_most: how many candidates may be run.
     """
     best = scenario
-    seen = {scenario}
+    seen: set[str | None] = {scenario.model_dump_json()}
     runs = 0
     shrinking = True
     while shrinking and runs < runs_at_most:
         shrinking = False
         for candidate in smaller(best):
             checked = _valid(candidate)
-            if checked is None or checked in seen:
+            key = checked.model_dump_json() if checked is not None else None
+            if checked is None or key in seen:
                 continue
-            seen.add(checked)
+            seen.add(key)
             if runs >= runs_at_most:
                 break
             runs += 1

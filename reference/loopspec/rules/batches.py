@@ -32,6 +32,7 @@ from loopspec.vocabulary import (
     FailureReason,
     Grade,
     Message,
+    Reason,
     ToolResult,
 )
 
@@ -182,7 +183,7 @@ def _shown_taken(index: TraceIndex, exchange: Exchange, run: Run, disturbed: int
 def shown_taken(index: TraceIndex, exchange: Exchange) -> bool:
     """Whether the target did something that shows it had the whole of an accepted reply."""
     run = index.run_of(exchange)
-    if run is None or not accepted(exchange):
+    if run is None or not _accepted(exchange):
         return False
     return _shown_taken(index, exchange, run, disturbance(index, run, exchange.at))
 
@@ -193,9 +194,23 @@ def taken(index: TraceIndex, exchange: Exchange) -> bool:
     return found
 
 
+def _reasons(exchange: Exchange) -> set[str]:
+    """All reasons that came before the terminator; two that differ may be read either way."""
+    end = terminator_at(exchange)
+    return {
+        sent.piece.reason
+        for at, sent in exchange.sent
+        if isinstance(sent.piece, Reason) and (end is None or at < end)
+    }
+
+
+def _accepted(exchange: Exchange) -> bool:
+    return accepted(exchange) and _reasons(exchange) <= ACCEPTING_REASONS
+
+
 def _taken(index: TraceIndex, exchange: Exchange) -> bool:
     run = index.run_of(exchange)
-    if run is None or not accepted(exchange):
+    if run is None or not _accepted(exchange):
         return False
     disturbed = disturbance(index, run, exchange.at)
     quiet = disturbed is None and run.settled is not None
@@ -203,9 +218,14 @@ def _taken(index: TraceIndex, exchange: Exchange) -> bool:
 
 
 def failed_alone(index: TraceIndex, exchange: Exchange) -> bool:
-    """Whether this reply failed, and the target cannot have seen a cancellation first."""
+    """Whether this reply failed, and the target cannot have seen anything else first.
+
+    Neither a cancellation, that is, nor a reason that accepts it.
+    """
     run = index.run_of(exchange)
     if run is None or not exchange.failed or exchange.cancelled_at is not None:
+        return False
+    if _reasons(exchange) & ACCEPTING_REASONS:
         return False
     following = index.next_in_run(exchange)
     end = len(index.trace) if following is None else following.at

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loopspec.rules.base import Broke, Finding, Held, Hidden, rule
-from loopspec.rules.cuts import cuts, decided, owner, quote
+from loopspec.rules.cuts import cuts, decided, exact, owner, quote, racing
 from loopspec.rules.delivered import at_rest, further_messages, told_of
 from loopspec.trace_index import Exchange, Run, TraceIndex
 from loopspec.vocabulary import (
@@ -24,7 +24,6 @@ from loopspec.vocabulary import (
     Event,
     EventType,
     FailureReason,
-    Grade,
     Level,
     Outcome,
     Reason,
@@ -377,16 +376,22 @@ def nothing_after_terminal(index: TraceIndex) -> Iterator[Finding]:
     source="EVT",
 )
 def call_told_before_execution(index: TraceIndex) -> Iterator[Finding]:
-    """A user who may stop a tool has to see its call before it acts."""
+    """A user who may stop a tool has to see its call before it acts.
+
+    A target without an event for calls tells a call by its tool's start. Where events may lag
+    behind, a late one of those says nothing of the loop.
+    """
     if not index.starts:
         return
     if not index.observes("events"):
         yield UNTOLD
         return
     calls = [(at, event) for at, event in index.events if event.type == EventType.CALL]
+    if not calls and exact(index):
+        calls = [(at, event) for at, event in index.events if event.type == EventType.TOOL_START]
     if not calls:
         return
-    if index.header.grade == Grade.RACING:
+    if racing(index):
         yield Hidden("grade racing: events and tools come by different ways")
         return
     for start in index.starts:

@@ -10,6 +10,7 @@ from loopspec.vocabulary import (
     Message,
     OtherMessage,
     Piece,
+    Reason,
     Reasoning,
     ReasoningDelta,
     SystemMessage,
@@ -257,6 +258,10 @@ class TestFailedReplyNotSent:
     def test_a_reply_that_was_cancelled_is_silent(self) -> None:
         tale = Tale().prompt().request().sent("It must be ").cancel().fault("error").keep("It must be ")
         silent(self.rule, tale.fails("cancelled").again())
+
+    def test_a_reply_that_had_been_accepted_before_it_failed_is_silent(self) -> None:
+        tale = Tale().prompt().request().sent("It is 3.", Reason("stop")).fault("error").keep("It is 3.")
+        silent(self.rule, tale.completes("It is 3.").again())
 
     def test_good_replies_are_silent(self) -> None:
         silent(self.rule, Tale().prompt().done().again())

@@ -7,7 +7,7 @@ from loopspec.rules import RULES
 from loopspec.rules.batches import PROBES, objection
 from loopspec.scenario import PROBE_TOOLS
 from loopspec.trace import ToolSettled
-from loopspec.vocabulary import ToolResult
+from loopspec.vocabulary import Reason, ToolResult
 
 
 def one(arguments: str, tool: str = "probe", claims: dict[str, str] | None = None, **header: object) -> Tale:
@@ -94,6 +94,10 @@ class TestExecutedOnce:
     @pytest.mark.parametrize("reason", ["error", "length", "refusal"])
     def test_replies_that_were_not_accepted_are_silent(self, reason: str) -> None:
         tale = Tale().prompt().request().reply(call(0, "c1"), reason=reason)
+        silent(self.rule, tale.fails())
+
+    def test_a_reply_with_two_reasons_that_differ_is_silent(self) -> None:
+        tale = Tale().prompt().request().sent(Reason("error")).reply(call(0, "c1"))
         silent(self.rule, tale.fails())
 
     def test_a_batch_that_was_ended_is_silent_about_the_rest(self) -> None:
