@@ -1,4 +1,4 @@
-"""The acceptor: is there a legal path of the machine that gives this trace?
+"""The acceptor: it tells whether the machine has a legal path that gives this trace.
 
 A trace says what the bench did and saw, in the order in which the bench came to know of it. The
 loop takes things in later than they were sent, and does things of which the trace shows nothing.
@@ -26,23 +26,20 @@ not make stand at their defaults in :class:`~loopspec.machine.Choices`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from loopspec import machine as fsm
 from loopspec import resemblance as alike
 from loopspec import trace as t
-from loopspec.machine import Choices, Machine, State
-from loopspec.vocabulary import Call, CallStart, EventType, FailureReason, FaultKind, Message, Outcome
+from loopspec.configurations import IN_BATCH, IN_REPLY, Config
+from loopspec.machine import Choices, Machine
+from loopspec.vocabulary import Call, CallStart, EventType, FailureReason, FaultKind, Outcome
 
 AT_MOST = 2000
 """How many configurations are followed at a time."""
 
-_IN_REPLY = (State.REQUESTING, State.STREAMING, State.ENDING)
-_IN_BATCH = (State.EXECUTING, State.DRAINING)
-_PROCEEDS = (State.OPENING, State.RECORDED, State.DISPATCHING, State.STARTING, State.BETWEEN)
-_NOT_BEGUN = (fsm.SendRequest, fsm.StartTool)
 _DELTAS = (EventType.TEXT_DELTA, EventType.REASONING_DELTA)
 
 
@@ -62,75 +59,6 @@ class Acceptance:
 
     def __bool__(self) -> bool:
         return self.accepted
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One run in one configuration. The machine is never fed in place; a copy is."""
-
-    prompt: int
-    machine: Machine
-    outbox: tuple[fsm.Output, ...] = ()
-    apart: bool = False
-    messages: tuple[Message, ...] = ()  # of a run apart; the others share the configuration's
-    first: int = 0
-    request: int | None = None
-    reply: tuple[fsm.Input, ...] = ()  # sent and not yet taken in
-    settled: tuple[fsm.ToolSettled, ...] = ()  # likewise
-    starts: tuple[tuple[int, int], ...] = ()  # a start's number, its call's place
-    signalled: bool = False
-    settle: fsm.Settle | None = None  # released; its settlement has not been seen
-
-    def key(self) -> tuple[object, ...]:
-        return (
-            self.prompt, self.machine.snapshot(), self.outbox, self.messages, self.request,
-            self.reply, self.settled, self.starts, self.signalled, self.settle,
-        )  # fmt: skip
-
-    def fed(self, given: fsm.Input) -> _Run | None:
-        """The run after an input, or ``None`` if it is illegal."""
-        machine = self.machine.copy()
-        try:
-            outputs = machine.feed(given)
-        except fsm.IllegalInput:
-            return None
-        machine.path.clear()
-        machine.call_path.clear()
-        return replace(self, machine=machine, outbox=(*self.outbox, *outputs))
-
-    def popped(self) -> _Run:
-        return replace(self, outbox=self.outbox[1:])
-
-
-@dataclass(frozen=True, slots=True)
-class _Config:
-    """Where the target may be."""
-
-    runs: tuple[_Run, ...] = ()
-    history: tuple[Message, ...] = ()
-    held_back: tuple[Message, ...] = ()
-    waiting: tuple[tuple[int, str], ...] = ()
-    refused: tuple[int, ...] = ()
-    cancels: tuple[int, ...] = ()  # sent and not yet taken in
-    teller: int | None = None
-
-    def key(self) -> tuple[object, ...]:
-        runs = tuple(run.key() for run in self.runs)
-        return (runs, self.history, self.held_back, self.waiting, self.refused, self.cancels, self.teller)
-
-    @property
-    def base(self) -> _Run | None:
-        """The run that is not apart and holds the conversation."""
-        return next((run for run in self.runs if not run.apart and run.settle is None), None)
-
-    def with_run(self, old: _Run, new: _Run) -> _Config:
-        return replace(self, runs=tuple(new if run is old else run for run in self.runs))
-
-    def without(self, old: _Run) -> _Config:
-        return replace(self, runs=tuple(run for run in self.runs if run is not old))
-
-    def messages_of(self, run: _Run) -> tuple[Message, ...]:
-        return run.messages if run.apart else self.history
 
 
 Fits = Callable[[Call], bool]
@@ -170,7 +98,7 @@ class Acceptor:
         self._tools: tuple[str, ...] = ()
         self._started: set[int] = set()
         self._over = False
-        self._configs: list[_Config] = [_Config()]
+        self._configs: list[Config] = [Config()]
 
     # -- the set -----------------------------------------------------------------------------
 
@@ -206,13 +134,13 @@ class Acceptor:
         elif isinstance(entry, t.Hung):
             self._over = True
 
-    def _distinct(self, configs: Iterable[_Config]) -> list[_Config]:
+    def _distinct(self, configs: Iterable[Config]) -> list[Config]:
         out = {config.key(): config for config in configs}
         if len(out) > AT_MOST:
             self.bounded = True
         return list(out.values())[:AT_MOST]
 
-    def _closure(self, configs: Iterable[_Config]) -> list[_Config]:
+    def _closure(self, configs: Iterable[Config]) -> list[Config]:
         """All configurations that silent steps can lead to, these included."""
         seen = {config.key(): config for config in configs}
         todo = list(seen.values())
@@ -227,7 +155,7 @@ class Acceptor:
                     todo.append(following)
         return list(seen.values())
 
-    def _stood(self, configs: Iterable[_Config]) -> str:
+    def _stood(self, configs: Iterable[Config]) -> str:
         """Where the machine was and what would have been legal, in words."""
         configs = list(configs)
         open_runs = [run for config in configs for run in config.runs]
@@ -239,9 +167,9 @@ class Acceptor:
         }
         for run in open_runs:
             running = [call.call.id for call in run.machine.running]
-            if run.machine.state in _IN_BATCH and running and not run.outbox:
+            if run.machine.state in IN_BATCH and running and not run.outbox:
                 legal[f"the tool of {', '.join(running)} settling"] = None
-            if run.machine.state in _IN_REPLY and not run.reply and not run.outbox:
+            if run.machine.state in IN_REPLY and not run.reply and not run.outbox:
                 legal["more of the reply"] = None
         if not open_runs:
             legal["a prompt"] = None
@@ -255,47 +183,23 @@ class Acceptor:
             return output.event.type in self._tells
         return isinstance(output, fsm.SendRequest | fsm.StartTool | fsm.Settle)
 
-    def _steps(self, config: _Config) -> Iterator[_Config]:
+    def _steps(self, config: Config) -> Iterator[Config]:
         if config.cancels:
-            yield from self._cancelled(config)
+            yield from config.cancelled()
         for run in config.runs:
             if run.settle is not None:
                 continue
             if run.outbox:
                 yield from self._carried_out(config, run, run.outbox[0])
                 continue
-            after = self._moved(run)
+            after = run.moved()
             if after is not None:
                 yield config.with_run(run, after)
 
-    @staticmethod
-    def _moved(run: _Run) -> _Run | None:
-        """The run after it took in the next thing or proceeded, if it can."""
-        if run.machine.state in _PROCEEDS:
-            return run.fed(fsm.Proceed())
-        if run.machine.state in _IN_REPLY and run.reply:
-            return replace(run, reply=run.reply[1:]).fed(run.reply[0])
-        if run.machine.state in _IN_BATCH and run.settled:
-            return replace(run, settled=run.settled[1:]).fed(run.settled[0])
-        return None
-
-    @staticmethod
-    def _cancelled(config: _Config) -> Iterator[_Config]:
-        taken = replace(config, cancels=config.cancels[1:])
-        run = config.base
-        if run is None:
-            yield taken
-            return
-        # What had not begun when the cancellation came does not begin.
-        kept = tuple(output for output in run.outbox if not isinstance(output, _NOT_BEGUN))
-        after = replace(run, outbox=kept).fed(fsm.Cancelled())
-        if after is not None:
-            yield taken.with_run(run, after)
-
-    def _carried_out(self, config: _Config, run: _Run, head: fsm.Output) -> Iterator[_Config]:
+    def _carried_out(self, config: Config, run: Run, head: fsm.Output) -> Iterator[Config]:
         after = run.popped()
         if isinstance(head, fsm.Settle):
-            yield self._released(config, run, replace(after, settle=head))
+            yield config.released(run, replace(after, settle=head), self._new)
         elif isinstance(head, fsm.StartTool):
             failure = self._not_entered(head)
             answered = failure and after.fed(fsm.ToolSettled(head.place, "", failure))
@@ -326,38 +230,20 @@ class Acceptor:
             return False
         if self._marks_call_ends and not start.whole:
             return False
-        try:
-            value = json.loads(start.call.arguments)
-        except ValueError:
-            return False
-        return isinstance(value, dict) and (self._fits is None or self._fits(start.call))
+        is_object = isinstance(alike.arguments_value(start.call.arguments), dict)
+        return is_object and (self._fits is None or self._fits(start.call))
 
-    def _released(self, config: _Config, old: _Run, run: _Run) -> _Config:
-        """The run is over: what waited for that follows."""
-        config = config.with_run(old, run)
-        if run.apart:
-            config = replace(config, held_back=(*config.held_back, *run.messages[run.first :]))
-        if config.base is None:
-            config = replace(config, history=config.history + config.held_back, held_back=())
-        if config.base is None and config.waiting:
-            (prompt, text), *rest = config.waiting
-            config = self._begun(replace(config, waiting=tuple(rest)), prompt, text)
-        return config
-
-    def _begun(self, config: _Config, prompt: int, text: str, *, apart: bool = False) -> _Config:
-        messages = config.history if apart else ()
-        run = _Run(prompt, Machine(self.choices, self.max_turns), apart=apart, messages=messages)
-        run = replace(run, first=len(messages)).fed(fsm.Prompted(text)) or run
-        return replace(config, runs=(*config.runs, run))
+    def _new(self) -> Machine:
+        return Machine(self.choices, self.max_turns)
 
     # -- what the environment does -----------------------------------------------------------
 
-    def _prompted(self, config: _Config, entry: t.Prompted) -> Iterator[_Config]:
+    def _prompted(self, config: Config, entry: t.Prompted) -> Iterator[Config]:
         base = config.base
         if not entry.running and (config.runs or config.waiting):
             return
         if base is None:
-            yield self._begun(config, entry.prompt, entry.text)
+            yield config.begun(self._new, entry.prompt, entry.text)
             return
         after = base.fed(fsm.Prompted(entry.text))
         if after is None:
@@ -368,34 +254,27 @@ class Acceptor:
         elif busy.how == "queued":
             yield replace(config, waiting=(*config.waiting, (entry.prompt, entry.text)))
         else:
-            yield self._begun(config, entry.prompt, entry.text, apart=True)
+            yield config.begun(self._new, entry.prompt, entry.text, apart=True)
 
-    @staticmethod
-    def _to_reply(config: _Config, request: int, *given: fsm.Input) -> _Config:
-        for run in config.runs:
-            if run.request == request:
-                return config.with_run(run, replace(run, reply=(*run.reply, *given)))
-        return config
+    def _opened(self, config: Config, entry: t.Opened) -> Iterator[Config]:
+        yield config.to_reply(entry.request, fsm.Opened())
 
-    def _opened(self, config: _Config, entry: t.Opened) -> Iterator[_Config]:
-        yield self._to_reply(config, entry.request, fsm.Opened())
+    def _sent(self, config: Config, entry: t.Sent) -> Iterator[Config]:
+        yield config.to_reply(entry.request, fsm.Received(entry.piece))
 
-    def _sent(self, config: _Config, entry: t.Sent) -> Iterator[_Config]:
-        yield self._to_reply(config, entry.request, fsm.Received(entry.piece))
-
-    def _faulted(self, config: _Config, entry: t.Faulted) -> Iterator[_Config]:
+    def _faulted(self, config: Config, entry: t.Faulted) -> Iterator[Config]:
         if entry.fault == FaultKind.STALL:
             yield config
             return
         failed, ended = fsm.StreamFailed(entry.detail or entry.fault), fsm.StreamEnded()
         if entry.fault != FaultKind.END:
-            yield self._to_reply(config, entry.request, failed)
+            yield config.to_reply(entry.request, failed)
         if entry.fault == FaultKind.END or (
             entry.fault == FaultKind.HALF_FRAME and self.header.wire != "native"
         ):
-            yield self._to_reply(config, entry.request, ended)
+            yield config.to_reply(entry.request, ended)
 
-    def _tool_settled(self, config: _Config, entry: t.ToolSettled) -> Iterator[_Config]:
+    def _tool_settled(self, config: Config, entry: t.ToolSettled) -> Iterator[Config]:
         for run in config.runs:
             place = dict(run.starts).get(entry.start)
             if place is not None:
@@ -406,14 +285,14 @@ class Acceptor:
         if entry.start in self._started:
             yield config  # its run is over
 
-    def _cancel_sent(self, config: _Config, entry: t.CancelSent) -> Iterator[_Config]:
+    def _cancel_sent(self, config: Config, entry: t.CancelSent) -> Iterator[Config]:
         yield replace(config, cancels=(*config.cancels, entry.cancel))
 
-    def _cancel_returned(self, config: _Config, entry: t.CancelReturned) -> Iterator[_Config]:
+    def _cancel_returned(self, config: Config, entry: t.CancelReturned) -> Iterator[Config]:
         if entry.cancel not in config.cancels:
             yield config
 
-    def _listener_raised(self, config: _Config, entry: t.ListenerRaised) -> Iterator[_Config]:
+    def _listener_raised(self, config: Config, entry: t.ListenerRaised) -> Iterator[Config]:
         for run in config.runs:
             if run.prompt == config.teller or (config.teller is None and not self._tells):
                 after = run.fed(fsm.ListenerFailed("the listener failed"))
@@ -422,7 +301,7 @@ class Acceptor:
 
     # -- what the target does ----------------------------------------------------------------
 
-    def _told(self, config: _Config, entry: t.Told) -> Iterator[_Config]:
+    def _told(self, config: Config, entry: t.Told) -> Iterator[Config]:
         if entry.event.type not in self._tells:
             yield config
             return
@@ -431,7 +310,7 @@ class Acceptor:
             if isinstance(head, fsm.Emit) and alike.same_event(head.event, entry.event):
                 yield replace(config.with_run(run, run.popped()), teller=run.prompt)
 
-    def _requested(self, config: _Config, entry: t.Requested) -> Iterator[_Config]:
+    def _requested(self, config: Config, entry: t.Requested) -> Iterator[Config]:
         if entry.serves == "auxiliary":
             yield config
             return
@@ -441,7 +320,7 @@ class Acceptor:
             if asks and run.prompt == entry.prompt and alike.same_request(history, entry.messages):
                 yield config.with_run(run, replace(run.popped(), request=entry.request, reply=()))
 
-    def _tool_started(self, config: _Config, entry: t.ToolStarted) -> Iterator[_Config]:
+    def _tool_started(self, config: Config, entry: t.ToolStarted) -> Iterator[Config]:
         for run in config.runs:
             head = run.outbox[0] if run.outbox else None
             if not isinstance(head, fsm.StartTool) or not self._may_enter(head):
@@ -453,12 +332,12 @@ class Acceptor:
                 starts = (*run.starts, (entry.start, head.place))
                 yield config.with_run(run, replace(after.popped(), starts=starts))
 
-    def _signalled(self, config: _Config, entry: t.Signalled) -> Iterator[_Config]:
+    def _signalled(self, config: Config, entry: t.Signalled) -> Iterator[Config]:
         run = next((run for run in config.runs if entry.number in dict(run.starts)), None)
         if entry.where != "tool" or run is None or run.signalled:
             yield config
 
-    def _settled(self, config: _Config, entry: t.Settled) -> Iterator[_Config]:
+    def _settled(self, config: Config, entry: t.Settled) -> Iterator[Config]:
         if entry.outcome == Outcome.REFUSED:
             if entry.prompt in config.refused and entry.reason == FailureReason.BUSY:
                 yield replace(config, refused=tuple(n for n in config.refused if n != entry.prompt))
@@ -467,28 +346,29 @@ class Acceptor:
             return
         for run in config.runs:
             settle = run.settle
-            if run.prompt == entry.prompt and settle is not None:
-                if alike.same_settlement(settle, entry, self.choices):
-                    yield config.without(run)
+            if settle is None or run.prompt != entry.prompt:
+                continue
+            if alike.same_settlement(settle, entry, self.choices):
+                yield config.without(run)
 
-    def _hung(self, config: _Config, entry: t.Hung) -> Iterator[_Config]:
+    def _hung(self, config: Config, entry: t.Hung) -> Iterator[Config]:
         known = {run.prompt for run in config.runs} | {prompt for prompt, _ in config.waiting}
         rests = not any(self._steps(config)) and not any(run.outbox or run.settle for run in config.runs)
         if entry.prompt in known and rests:
             yield config
 
-    def _history(self, config: _Config, entry: t.HistoryRead) -> Iterator[_Config]:
+    def _history(self, config: Config, entry: t.HistoryRead) -> Iterator[Config]:
         failed = "failed_attempt" in self.claims
         at_rest = not config.runs and not config.waiting
         if at_rest and alike.same_history(config.history, entry.messages, failed=failed):
             yield config
 
-    def _lost(self, config: _Config, entry: t.TargetLost) -> Iterator[_Config]:
+    def _lost(self, config: Config, entry: t.TargetLost) -> Iterator[Config]:
         """No machine is ever lost."""
         yield from ()
 
 
-_HANDLERS: dict[type, Callable[[Acceptor, _Config, t.Entry], Iterator[_Config]]] = {
+_HANDLERS: dict[type, Callable[[Acceptor, Config, Any], Iterator[Config]]] = {
     t.Prompted: Acceptor._prompted,
     t.Requested: Acceptor._requested,
     t.Opened: Acceptor._opened,
@@ -505,7 +385,7 @@ _HANDLERS: dict[type, Callable[[Acceptor, _Config, t.Entry], Iterator[_Config]]]
     t.Hung: Acceptor._hung,
     t.HistoryRead: Acceptor._history,
     t.TargetLost: Acceptor._lost,
-}  # type: ignore[dict-item]
+}
 
 _AFTER_SILENCE = frozenset(_HANDLERS) - {
     t.Opened, t.Sent, t.Faulted, t.ToolSettled, t.CancelSent, t.ListenerRaised,

@@ -48,9 +48,10 @@ def same_event(expected: Event, told: Event) -> bool:
     return True
 
 
-def _value(arguments: str) -> Any:
+def arguments_value(arguments: str) -> Any:
+    """What a call's arguments say: their JSON value; no text is ``{}``; else the text itself."""
     try:
-        return json.loads(arguments)
+        return json.loads(arguments.strip() or "{}")
     except ValueError:
         return arguments
 
@@ -62,7 +63,11 @@ def same_call(call: Call, entry: t.ToolStarted, sent_ids: Collection[str]) -> bo
     repeated; then the tool and its arguments decide.
     """
     same_id = entry.call_id in (None, call.id) or call.id not in sent_ids
-    return same_id and entry.tool == call.name and _value(entry.arguments) == _value(call.arguments)
+    return (
+        same_id
+        and entry.tool == call.name
+        and arguments_value(entry.arguments) == arguments_value(call.arguments)
+    )
 
 
 def _grouped(messages: Iterable[Message]) -> list[Message]:
@@ -80,8 +85,8 @@ def _grouped(messages: Iterable[Message]) -> list[Message]:
 
 def _same_message(expected: Message, found: Message) -> bool:
     if isinstance(expected, AssistantMessage) and isinstance(found, AssistantMessage):
-        ours = [(call.id, call.name, _value(call.arguments)) for call in expected.calls]
-        theirs = [(call.id, call.name, _value(call.arguments)) for call in found.calls]
+        ours = [(call.id, call.name, arguments_value(call.arguments)) for call in expected.calls]
+        theirs = [(call.id, call.name, arguments_value(call.arguments)) for call in found.calls]
         reason = found.stop_reason in (None, expected.stop_reason)
         cut = found.stop_reason is None or found.interrupted == expected.interrupted
         return expected.text == found.text and ours == theirs and reason and cut

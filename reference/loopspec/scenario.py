@@ -28,6 +28,7 @@ shows the next request, and the barrier that shows late activity.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -422,6 +423,26 @@ def calls_of(prompt: Prompt) -> Iterator[CallSpec]:
 # Reading and writing
 
 
+def _only_true_and_false(resolvers: dict[str, Any]) -> dict[str, Any]:
+    """YAML 1.2's booleans: ``on``, ``yes`` and their like are words, as a reader takes them."""
+    bool_tag = "tag:yaml.org,2002:bool"
+    kept = {
+        first: [(tag, pattern) for tag, pattern in pairs if tag != bool_tag]
+        for first, pairs in resolvers.items()
+    }
+    for first in "tTfF":
+        kept.setdefault(first, []).append((bool_tag, re.compile("^(?:true|True|false|False)$")))
+    return kept
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = _only_true_and_false(yaml.SafeLoader.yaml_implicit_resolvers)
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers = _only_true_and_false(yaml.SafeDumper.yaml_implicit_resolvers)
+
+
 def _line_of(node: yaml.Node | None, path: tuple[int | str, ...]) -> int:
     """The line of the deepest part of ``path`` that exists in the document."""
     line = node.start_mark.line + 1 if node is not None else 1
@@ -457,8 +478,8 @@ def parse(text: str, where: str = "<text>") -> list[Scenario]:
     """
     scenarios = []
     try:
-        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
-        documents = list(yaml.safe_load_all(text))
+        nodes = list(yaml.compose_all(text, Loader=_Loader))
+        documents = list(yaml.load_all(text, Loader=_Loader))  # noqa: S506 - a safe loader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1
@@ -512,6 +533,8 @@ def dumps_all(found: Iterable[Scenario]) -> str:
 
 def dumps(scenario: Scenario) -> str:
     """The scenario as YAML to paste into a file."""
-    return yaml.safe_dump(
-        to_data(scenario), sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
-    )
+    text: str = yaml.dump(
+        to_data(scenario), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100,
+        default_flow_style=None,
+    )  # fmt: skip
+    return text

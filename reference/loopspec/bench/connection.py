@@ -1,8 +1,7 @@
 """One HTTP connection of the fake provider: it reads requests and plays the replies to them.
 
-h11 reads the requests. Answers are written here, because a library that writes correct HTTP cannot
-break a reply on purpose. Each request has an h11 reader of its own, so that the reader never needs
-to be told what was written.
+Answers are written here byte by byte, because a library that writes correct HTTP cannot break a reply
+on purpose.
 
 **One write a segment.** Everything up to the next gate, the head too, leaves in one write. Just
 before it each piece that the wire can say is recorded as sent, in order: the trace is never behind
@@ -33,8 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-import h11
-
+from loopspec.bench.http_request import BadRequestError, Request, RequestReader
 from loopspec.bench.provider import Incoming, Player, Provider
 from loopspec.bench.script import Fault
 from loopspec.bench.wires.base import (
@@ -79,7 +77,7 @@ def _plain(message: str) -> Body:
     return {"error": {"message": message, "type": "bench"}}
 
 
-def _json_object(text: bytes | bytearray) -> Body | None:
+def _json_object(text: bytes) -> Body | None:
     try:
         value = json.loads(text)
     except ValueError:
@@ -116,9 +114,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._loop = asyncio.get_running_loop()
-        self._reader = h11.Connection(h11.SERVER)
-        self._request: h11.Request | None = None
-        self._body = bytearray()
+        self._reader = RequestReader()
         self._last = False
         self._player: Player | None = None
         self._task: asyncio.Task[None] | None = None
@@ -183,68 +179,46 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came. Those of a next request wait until the reply to this one is over."""
-        self._reader.receive_data(data)
+        self._reader.feed(data)
         if self._task is None:
             self._read()
 
     def _read(self) -> None:
+        """Take requests until one is being played, or until more bytes are needed."""
         while self._task is None and not self._transport.is_closing():
             try:
-                event = self._reader.next_event()
-            except h11.RemoteProtocolError as error:
+                request = self._reader.next()
+            except BadRequestError as error:
                 self._last = True
-                self._answer(error.error_status_hint, _plain(str(error)))
+                self._answer(error.status, _plain(str(error)))
                 self._transport.close()
                 return
-            if isinstance(event, h11.Request):
-                self._start_request(event)
-            elif isinstance(event, h11.Data):
-                self._body += event.data
-            elif isinstance(event, h11.EndOfMessage):
-                self._arrived()
-                if self._task is None:
-                    self._next_request()
-            else:
+            if request is None:
+                if self._reader.expects_continue:
+                    self._reader.expects_continue = False
+                    self._transport.write(_CONTINUE)
                 return
+            self._last = request.last
+            self._arrived(request)
+            if self._task is None and self._last:
+                self._transport.close()
 
-    def _start_request(self, request: h11.Request) -> None:
-        self._request = request
-        self._body.clear()
-        self._last = request.http_version != b"1.1" or any(
-            name == b"connection" and b"close" in value.lower() for name, value in request.headers
-        )
-        if self._reader.they_are_waiting_for_100_continue:
-            self._transport.write(_CONTINUE)
-
-    def _next_request(self) -> None:
-        if self._last:
-            self._transport.close()
-            return
-        waiting, _ = self._reader.trailing_data
-        self._reader = h11.Connection(h11.SERVER)
-        if waiting:
-            self._reader.receive_data(waiting)
-
-    def _arrived(self) -> None:
+    def _arrived(self, request: Request) -> None:
         """A request is whole: find whose it is, then answer it or begin to play."""
-        request = self._request
-        assert request is not None
-        key, slash, path = request.target.decode("latin-1").removeprefix("/").partition("/")
+        key, slash, path = request.target.removeprefix("/").partition("/")
         path = slash + path
         mount = self._registry.mounts.get(key)
         if mount is None:
             self._answer(410, _plain("the run that this URL belonged to is over"))
-        elif request.http_version != b"1.1":
-            self._answer(505, _plain("only HTTP/1.1 is spoken here"))
-        elif request.method != b"POST" or not mount.wire.serves(path):
-            self._registry.strays.append(f"{request.method.decode('ascii')} {path}")
+        elif request.method != "POST" or not mount.wire.serves(path):
+            self._registry.strays.append(f"{request.method} {path}")
             self._answer(404, mount.wire.error_body(404, f"there is nothing at {path}"))
         else:
-            self._take(mount, path)
+            self._take(mount, path, request.body)
 
-    def _take(self, mount: Mount, path: str) -> None:
+    def _take(self, mount: Mount, path: str, content: bytes) -> None:
         wire, provider = mount.wire, mount.provider
-        body = _json_object(self._body)
+        body = _json_object(content)
         if body is None:
             self._refuse(wire, provider, Incoming((), findings=(UNREADABLE.finding,)), UNREADABLE)
             return
@@ -275,8 +249,9 @@ class Connection(asyncio.Protocol):
             self._loop.call_exception_handler({"message": words, "exception": failure, "task": task})
         if task.cancelled() or failure is not None:
             self.drop()
-        elif not self._transport.is_closing():
-            self._next_request()
+        elif self._last:
+            self._transport.close()
+        else:
             self._read()
         self._let_go()
 

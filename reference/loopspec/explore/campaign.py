@@ -210,7 +210,17 @@ class Campaign:
                 chosen.append(scenario)
             else:
                 self.result.skipped[why] += 1
+                self._hide(scenario, why)
         return chosen
+
+    def _hide(self, scenario: Scenario, why: str) -> None:
+        """A rule whose example the variant cannot play is hidden there, not merely unexercised."""
+        if "does not claim" in why:
+            return
+        for rule in scenario.rules:
+            result = self.judge.results.get(rule)
+            if result is not None and why not in result.hidden:
+                result.hidden.append(why)
 
     def _play_all(self) -> None:
         chosen = self._playable()

@@ -139,7 +139,8 @@ def _at_work(index: TraceIndex, run: Run, at: int) -> bool:
     """
     starts = [item for item in index.starts if item.exchange in run.exchanges]
     ends = [item.at for item in run.exchanges] + [item.at for item in starts]
-    waits = [item.settled_at for item in starts if item.at < at]
+    waited = not run.cancels or index.claim("cancelled_tool") == "waits"
+    waits = [item.settled_at for item in starts if item.at < at and waited]
     cut_short = run.cancels or run.listener_raised_at
     waits += [item.ended_at for item in run.exchanges if not item.failed and not cut_short]
     return any(end > at for end in ends) or any(end is None or end > at for end in waits)

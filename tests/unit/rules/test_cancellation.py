@@ -440,7 +440,9 @@ class TestIdle:
         holds(self.rule, one, two)
 
     def test_another_outcome_breaks(self) -> None:
-        words = breaks(self.rule, self.told("without", False).again(), self.told("with", True).prompt().cancelled())
+        words = breaks(
+            self.rule, self.told("without", False).again(), self.told("with", True).prompt().cancelled()
+        )
         assert "the outcome is failed (cancelled) instead of completed" in words
 
     def test_another_message_in_the_next_request_breaks(self) -> None:
