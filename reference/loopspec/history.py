@@ -6,7 +6,8 @@ what the next request carries, and changes nothing in place:
 
 * a failed reply (``error``, ``aborted``) is left out, and so are results that belong to no call;
 * an assistant message without content is left out, because no API accepts it;
-* each call has exactly one result, adjacent and in call order, with an error result where none is;
+* each call has exactly one result, adjacent and in the order of history, and after these an error
+  result for each call that has none;
 * arguments that are not complete JSON are sent as ``{}``, which every API accepts and which no
   tool will run: the call already has its result.
 """
@@ -70,9 +71,12 @@ def normalise(history: Sequence[Message]) -> tuple[Message, ...]:
         kept = _sendable(message)
         if kept is not None:
             out.append(kept)
+            called = {call.id for call in kept.calls}
+            out.extend(result for result in results.values() if result.call_id in called)
             out.extend(
-                results.get(call.id) or ToolResult(call.id, call.name, NO_RESULT, is_error=True)
+                ToolResult(call.id, call.name, NO_RESULT, is_error=True)
                 for call in kept.calls
+                if call.id not in results
             )
     return tuple(out)
 

@@ -379,6 +379,7 @@ CLAIMS: dict[str, tuple[str, ...]] = {
     "listener_failure": ("fails", "ignored"),
     "brackets": ("none", "turn", "run", "both"),
     "result_codes": ("yes",),
+    "refused_prompt": ("dropped",),
     "fork": ("yes",),
 }
 """The choices that the specification leaves to implementations, with their values."""

@@ -10,6 +10,8 @@ from loopspec.vocabulary import Reason, Terminator
 
 WAITS = {"cancelled_tool": "waits"}
 RACES = {"cancelled_tool": "races"}
+CODED = {"result_codes": "yes"}
+SIGNAL = {"tool_signal": "yes"}
 
 
 def in_tool(*ids: str, running: str = "c1", claims: dict[str, str] | None = None, **header: object) -> Cut:
@@ -230,7 +232,6 @@ class TestUnstartedCall:
     """A call that had not started never runs and gets an error result."""
 
     rule = "cancellation.unstarted-call"
-    coded = {"result_codes": "yes"}
 
     def ended(self, **more: object) -> Cut:
         return in_tool("c1", "c2", **more).settles_tool("c1").answers("c1")
@@ -254,19 +255,19 @@ class TestUnstartedCall:
         assert "never to run call c2" in breaks(self.rule, story)
 
     def test_a_code_of_its_own_holds_where_codes_are_claimed(self) -> None:
-        story = in_tool("c1", "c2", claims=self.coded).settles_tool("c1").coded("c1", "ABORTED")
+        story = in_tool("c1", "c2", claims=CODED).settles_tool("c1").coded("c1", "ABORTED")
         holds(self.rule, story.coded("c2", "ABORTED_BEFORE_DISPATCH").cancelled().history())
 
     def test_no_code_breaks_where_codes_are_claimed(self) -> None:
-        story = self.ended(claims=self.coded).coded("c2", None).cancelled().history()
+        story = self.ended(claims=CODED).coded("c2", None).cancelled().history()
         assert "no code" in breaks(self.rule, story)
 
     def test_the_code_of_a_started_call_breaks(self) -> None:
-        story = in_tool("c1", "c2", claims=self.coded).settles_tool("c1").coded("c1", "ABORTED")
+        story = in_tool("c1", "c2", claims=CODED).settles_tool("c1").coded("c1", "ABORTED")
         assert "had started" in breaks(self.rule, story.coded("c2", "ABORTED").cancelled().history())
 
     def test_a_call_of_a_tool_that_is_not_there_may_have_been_answered_for_that(self) -> None:
-        story = alone(self.coded).reply(call(0, "c1", name="no_such_tool"), call(1, "c2"), reason="toolUse")
+        story = alone(CODED).reply(call(0, "c1", name="no_such_tool"), call(1, "c2"), reason="toolUse")
         story.coded("c1", None).starts_tool("c2").cancels_run().settles_tool("c2").answers("c2")
         holds(self.rule, story.cancelled().history())
 
@@ -317,28 +318,27 @@ class TestReachesTools:
     """A running tool sees the signal."""
 
     rule = "cancellation.reaches-tools"
-    claims = {"tool_signal": "yes"}
 
     def test_a_signal_holds(self) -> None:
-        holds(self.rule, in_tool("c1", claims=self.claims).tool_sees("c1").settles_tool("c1").cancelled())
+        holds(self.rule, in_tool("c1", claims=SIGNAL).tool_sees("c1").settles_tool("c1").cancelled())
 
     def test_a_cancelled_task_holds(self) -> None:
-        holds(self.rule, in_tool("c1", claims=self.claims).settles_tool("c1", "cancelled").cancelled())
+        holds(self.rule, in_tool("c1", claims=SIGNAL).settles_tool("c1", "cancelled").cancelled())
 
     def test_no_signal_breaks(self) -> None:
-        assert "saw no signal" in breaks(self.rule, in_tool("c1", claims=self.claims).hangs())
+        assert "saw no signal" in breaks(self.rule, in_tool("c1", claims=SIGNAL).hangs())
 
     def test_a_tool_that_returned_unaware_breaks_where_nothing_moves_by_itself(self) -> None:
-        breaks(self.rule, in_tool("c1", claims=self.claims).settles_tool("c1").cancelled())
+        breaks(self.rule, in_tool("c1", claims=SIGNAL).settles_tool("c1").cancelled())
 
     def test_a_tool_that_returned_soon_is_not_judged_where_signals_take_time(self) -> None:
-        silent(self.rule, in_tool("c1", claims=self.claims, grade="event").settles_tool("c1").cancelled())
+        silent(self.rule, in_tool("c1", claims=SIGNAL, grade="event").settles_tool("c1").cancelled())
 
     def test_it_is_silent_where_no_tool_runs(self) -> None:
-        silent(self.rule, batch("c1", claims=self.claims).runs("c1").cancels_run().cancelled())
+        silent(self.rule, batch("c1", claims=SIGNAL).runs("c1").cancels_run().cancelled())
 
     def test_it_is_hidden_where_tools_are_not_shown_the_signal(self) -> None:
-        hidden(self.rule, in_tool("c1", claims=self.claims, observes=("events",)).hangs())
+        hidden(self.rule, in_tool("c1", claims=SIGNAL, observes=("events",)).hangs())
 
 
 class TestReturnsAtOnce:
@@ -396,7 +396,7 @@ class TestBusyUntilSettled:
     rule = "cancellation.busy-until-settled"
 
     def second(self, claim: str) -> Cut:
-        return in_tool("c1", claims={"concurrent_prompt": claim}).second()
+        return in_tool("c1", claims={"concurrent_prompt": claim, **WAITS}).second()
 
     def test_refusing_holds_where_that_is_claimed(self) -> None:
         holds(self.rule, self.second("refused").refused().settles_tool("c1").cancelled(1))
