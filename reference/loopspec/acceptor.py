@@ -18,7 +18,9 @@ would have been legal there; which rule is broken is for the rules to say.
 
 A cancellation takes effect at some moment between its being sent and its return. Until then both
 are possible; from the return on only configurations in which it was taken are kept. What was asked
-of the model or of a tool but had not begun when it came does not begin.
+of the model or of a tool but had not begun when it came does not begin. At grade ``exact`` the
+bench cancels at a gate only when the target is at rest, so only configurations that are at rest
+are kept there.
 
 Only what the trace shows is compared, see :mod:`loopspec.resemblance`. Claims that a target does
 not make stand at their defaults in :class:`~loopspec.machine.Choices`.
@@ -33,13 +35,15 @@ from typing import Any
 from loopspec import machine as fsm
 from loopspec import resemblance as alike
 from loopspec import trace as t
-from loopspec.configurations import IN_BATCH, IN_REPLY, Config
+from loopspec.configurations import IN_BATCH, IN_REPLY, Config, Run
 from loopspec.machine import Choices, Machine
-from loopspec.vocabulary import Call, CallStart, EventType, FailureReason, FaultKind, Outcome
+from loopspec.vocabulary import Call, CallStart, EventType, FailureReason, FaultKind, Grade, Outcome
 
 AT_MOST = 2000
 """How many configurations are followed at a time."""
 
+_IN_MOTION = ("listener of", "before the first request")
+"""How the place of a cancellation begins that does not wait until the target is at rest."""
 _DELTAS = (EventType.TEXT_DELTA, EventType.REASONING_DELTA)
 
 
@@ -108,7 +112,7 @@ class Acceptor:
         if handler is None or self._over:
             return None
         before = self._configs
-        if type(entry) in _AFTER_SILENCE:
+        if type(entry) in _AFTER_SILENCE or self._finds_rest(entry):
             before = self._closure(before)
         after = [config for item in before for config in handler(self, item, entry)]
         if not after:
@@ -182,6 +186,16 @@ class Acceptor:
         if isinstance(output, fsm.Emit):
             return output.event.type in self._tells
         return isinstance(output, fsm.SendRequest | fsm.StartTool | fsm.Settle)
+
+    def _rests(self, config: Config) -> bool:
+        """Nothing can move here until the environment does something."""
+        busy = any(run.outbox or run.settle for run in config.runs)
+        return not busy and next(self._steps(config), None) is None
+
+    def _finds_rest(self, entry: t.Entry) -> bool:
+        """Whether the bench waited for the target to be at rest before this cancellation."""
+        exact = self.header.grade == Grade.EXACT
+        return exact and isinstance(entry, t.CancelSent) and not entry.at.startswith(_IN_MOTION)
 
     def _steps(self, config: Config) -> Iterator[Config]:
         if config.cancels:
@@ -286,6 +300,8 @@ class Acceptor:
             yield config  # its run is over
 
     def _cancel_sent(self, config: Config, entry: t.CancelSent) -> Iterator[Config]:
+        if self._finds_rest(entry) and not self._rests(config):
+            return
         yield replace(config, cancels=(*config.cancels, entry.cancel))
 
     def _cancel_returned(self, config: Config, entry: t.CancelReturned) -> Iterator[Config]:
@@ -353,8 +369,7 @@ class Acceptor:
 
     def _hung(self, config: Config, entry: t.Hung) -> Iterator[Config]:
         known = {run.prompt for run in config.runs} | {prompt for prompt, _ in config.waiting}
-        rests = not any(self._steps(config)) and not any(run.outbox or run.settle for run in config.runs)
-        if entry.prompt in known and rests:
+        if entry.prompt in known and self._rests(config):
             yield config
 
     def _history(self, config: Config, entry: t.HistoryRead) -> Iterator[Config]:

@@ -38,6 +38,7 @@ class Run:
     settle: fsm.Settle | None = None  # released; its settlement has not been seen
 
     def key(self) -> tuple[object, ...]:
+        """The run as a value to compare and hash."""
         return (
             self.prompt, self.machine.snapshot(), self.outbox, self.messages, self.request,
             self.reply, self.settled, self.starts, self.signalled, self.settle,
@@ -55,6 +56,7 @@ class Run:
         return replace(self, machine=machine, outbox=(*self.outbox, *outputs))
 
     def popped(self) -> Run:
+        """The run after it carried out the next output."""
         return replace(self, outbox=self.outbox[1:])
 
     def moved(self) -> Run | None:
@@ -81,6 +83,7 @@ class Config:
     teller: int | None = None
 
     def key(self) -> tuple[object, ...]:
+        """The configuration as a value to compare and hash."""
         runs = tuple(run.key() for run in self.runs)
         return (runs, self.history, self.held_back, self.waiting, self.refused, self.cancels, self.teller)
 
@@ -90,12 +93,15 @@ class Config:
         return next((run for run in self.runs if not run.apart and run.settle is None), None)
 
     def with_run(self, old: Run, new: Run) -> Config:
+        """The configuration with ``new`` in the place of ``old``."""
         return replace(self, runs=tuple(new if run is old else run for run in self.runs))
 
     def without(self, old: Run) -> Config:
+        """The configuration without a run whose settlement was seen."""
         return replace(self, runs=tuple(run for run in self.runs if run is not old))
 
     def messages_of(self, run: Run) -> tuple[Message, ...]:
+        """The history that a run works on."""
         return run.messages if run.apart else self.history
 
     def to_reply(self, request: int, given: fsm.Input) -> Config:

@@ -229,6 +229,11 @@ class Connection(asyncio.Protocol):
         player = self._player = provider.begin(incoming)
         encoder = wire.encoder(player.number, body, path)
         play = self._stream if incoming.streaming else self._whole
+        if not player.gates and not player.open_body:
+            try:
+                play(wire, encoder, player).send(None)
+            except StopIteration:
+                return
         self._task = self._loop.create_task(play(wire, encoder, player))
         mount.playing.add(self)
         self._task.add_done_callback(lambda task: self._played(mount, task))
@@ -282,7 +287,6 @@ class Connection(asyncio.Protocol):
                 await self._hold_or_reset(fault)
                 return
         if player.open_body:
-            player.faulted(Fault(FaultKind.STALL))
             await self._hold()
         self._write(head + _LAST_CHUNK)
         self._complete()
@@ -312,6 +316,7 @@ class Connection(asyncio.Protocol):
         return frame(encoder, fault) if frame is not None else b""
 
     async def _whole(self, wire: Wire, encoder: Encoder, player: Player) -> None:
+        player.open_body = False
         fault = await player.opening()
         pieces: list[Piece] = []
         while (segment := await player.segment()) is not None:

@@ -38,12 +38,19 @@ ASK = [{"role": "user", "content": "[prompt 1] go"}]
 WATCHDOG = 30.0
 
 
+class PromptRecorder(Recorder):
+    """Records at once also what is normally kept until all is quiet, so that tests can await it."""
+
+    def later(self, entry: Entry) -> None:
+        self.add(entry)
+
+
 class Bed:
     """A server with one mounted provider, an official client on it, and the trace so far."""
 
     def __init__(self, server: Server, act: Callable[[str], Awaitable[None]] | None) -> None:
         self.server = server
-        self.recorder = Recorder(Header("s", "t", "v", "chat", "event"))
+        self.recorder = PromptRecorder(Header("s", "t", "v", "chat", "event"))
         self._act = act
         self.acting: set[asyncio.Task[Any]] = set()
         self.provider = Provider(self.recorder, self.act)

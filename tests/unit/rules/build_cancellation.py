@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from build_pairing import Tale, breaks, call, hidden, holds, silent
 
-from loopspec.trace import Hung, Settled, Signalled
+from loopspec.trace import Hung, Signalled
 from loopspec.vocabulary import (
     AssistantMessage,
     Block,
@@ -21,7 +21,7 @@ from loopspec.vocabulary import (
     UserMessage,
 )
 
-__all__ = ["Cut", "alone", "batch", "breaks", "call", "cut", "family", "hidden", "holds", "silent"]
+__all__ = ["Cut", "alone", "batch", "breaks", "call", "cut", "family", "hidden", "holds", "silent", "thought"]
 
 SEES = (
     "events", "history", "error_marks", "limit", "call_ids", "tool_signal", "provider_signal",
@@ -109,11 +109,6 @@ def cut(*pieces: Any, claims: dict[str, str] | None = None, **header: Any) -> Cu
 def family(member: str, rule: str, claims: dict[str, str] | None = None, **header: Any) -> Cut:
     """A story that belongs to a relation."""
     return Cut(claims, family=rule, member=member, **header)
-
-
-def settled(tale: Cut) -> Settled:
-    """The last settlement of a story."""
-    return next(entry for entry in reversed(tale.entries) if isinstance(entry, Settled))
 
 
 def thought(text: str) -> Reasoning:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from build_cancellation import Cut, alone, batch, breaks, call, cut, family, hidden, holds, silent
 
@@ -14,7 +16,7 @@ CODED = {"result_codes": "yes"}
 SIGNAL = {"tool_signal": "yes"}
 
 
-def in_tool(*ids: str, running: str = "c1", claims: dict[str, str] | None = None, **header: object) -> Cut:
+def in_tool(*ids: str, running: str = "c1", claims: dict[str, str] | None = None, **header: Any) -> Cut:
     """A batch that is cancelled while the tool of one call runs."""
     return batch(*ids, claims=claims, **header).starts_tool(running).cancels_run("tool c1, start 1")
 
@@ -233,7 +235,7 @@ class TestUnstartedCall:
 
     rule = "cancellation.unstarted-call"
 
-    def ended(self, **more: object) -> Cut:
+    def ended(self, **more: Any) -> Cut:
         return in_tool("c1", "c2", **more).settles_tool("c1").answers("c1")
 
     def test_an_error_result_holds(self) -> None:
@@ -431,7 +433,7 @@ class TestIdle:
 
     rule = "cancellation.idle"
 
-    def told(self, member: str, idle: bool, **header: object) -> Cut:
+    def told(self, member: str, idle: bool, **header: Any) -> Cut:
         story = family(member, self.rule, **header).prompt().request().reply("One.").completes("One.")
         return story.cancels_run("idle") if idle else story
 
