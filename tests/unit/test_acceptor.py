@@ -71,9 +71,9 @@ def find(trace: Trace, kind: type, **fields: object) -> int:
 
 def told(trace: Trace, type: EventType, **fields: object) -> int:
     for at, entry in enumerate(trace):
-        if isinstance(entry, t.Told) and entry.event.type == type:
-            if all(getattr(entry.event, k) == v for k, v in fields.items()):
-                return at
+        event = entry.event if isinstance(entry, t.Told) else None
+        if event and event.type == type and all(getattr(event, k) == v for k, v in fields.items()):
+            return at
     raise LookupError(f"no {type} with {fields}")
 
 

@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import cast
 
 from loopspec.bench.http_request import BadRequestError, Request, RequestReader
 from loopspec.bench.provider import Incoming, Player, Provider
@@ -229,11 +230,6 @@ class Connection(asyncio.Protocol):
         player = self._player = provider.begin(incoming)
         encoder = wire.encoder(player.number, body, path)
         play = self._stream if incoming.streaming else self._whole
-        if not player.gates and not player.open_body:
-            try:
-                play(wire, encoder, player).send(None)
-            except StopIteration:
-                return
         self._task = self._loop.create_task(play(wire, encoder, player))
         mount.playing.add(self)
         self._task.add_done_callback(lambda task: self._played(mount, task))
@@ -273,9 +269,9 @@ class Connection(asyncio.Protocol):
             self._transport.write(head)
             head = b""
         while (segment := await player.segment()) is not None:
-            fault = segment.pop() if isinstance(segment[-1], Fault) else None
-            assert fault is None or isinstance(fault, Fault)
-            frames = [*self._said(encoder, player, segment), self._broken(encoder, player, fault)]
+            fault = segment[-1] if isinstance(segment[-1], Fault) else None
+            pieces = cast("list[Piece]", segment if fault is None else segment[:-1])
+            frames = [*self._said(encoder, player, pieces), self._broken(encoder, player, fault)]
             stays = fault is not None and fault.kind in (FaultKind.STALL, FaultKind.DISCONNECT)
             ends = not stays and player.at_end() and (fault is not None or not player.open_body)
             self._write(head + _chunk(b"".join(frames)) + (_LAST_CHUNK if ends else b""))
@@ -291,11 +287,10 @@ class Connection(asyncio.Protocol):
         self._write(head + _LAST_CHUNK)
         self._complete()
 
-    def _said(self, encoder: Encoder, player: Player, segment: list[Piece | Fault]) -> list[bytes]:
-        """The frames of a segment; what has frames is recorded as sent."""
+    def _said(self, encoder: Encoder, player: Player, pieces: list[Piece]) -> list[bytes]:
+        """The frames of a segment's pieces; what has frames is recorded as sent."""
         said = []
-        for piece in segment:
-            assert not isinstance(piece, Fault)
+        for piece in pieces:
             frames = encoder.frames(piece)
             if frames:
                 player.sent(piece)

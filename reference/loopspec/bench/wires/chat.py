@@ -163,14 +163,15 @@ class ChatEncoder:
 
     def frames(self, piece: Piece) -> bytes:
         """The chunks of a piece; the role's chunk stands before the first."""
-        if isinstance(piece, Terminator):
-            return DONE
-        if isinstance(piece, Usage):
-            return self._usage_chunk(piece) if self._usage else b""
-        finish = wire_reason(REASONS, piece.reason) if isinstance(piece, Reason) else None
-        delta = delta_of(piece)
-        if not delta or (finish is None and isinstance(piece, Reason)):
-            return b""
+        delta, finish = delta_of(piece), None
+        if not delta:
+            if isinstance(piece, Usage) and self._usage:
+                return self._usage_chunk(piece)
+            return DONE if isinstance(piece, Terminator) else b""
+        if isinstance(piece, Reason):
+            finish = wire_reason(REASONS, piece.reason)
+            if finish is None:
+                return b""
         chunk = self._chunk(delta, finish)
         if not self._begun:
             self._begun = True
