@@ -14,9 +14,9 @@ model stays finite whatever their number.
 
 **Rows.** A row is a state, an input and a named *guard*; it gives the next state and a named
 *action*. Guards look at what does not belong into a state: is this the last turn, are there calls,
-is a tool still running, what was claimed. For each state and input the guards are tried in order
-and the last one is ``always`` or the complement of those before, so the table is total: what has
-no row is illegal, on purpose.
+is a tool still running, what was claimed. Of the guards of one state and input exactly one holds,
+whatever the run: so the order of rows means nothing, no row stands in for another, and the table is
+total. What has no row is illegal, on purpose.
 
 **Illegal inputs.** They raise :class:`IllegalInput` in one place, name the inputs that would have
 been legal, and change nothing.
@@ -592,6 +592,42 @@ def _parallel(m: Machine) -> bool:
     return m.choices.tools != "sequential"
 
 
+def _goes_on(m: Machine, given: Any) -> bool:
+    return not _raises(m, given)
+
+
+def _empty_completes(m: Machine) -> bool:
+    return _accepting(m) and _empty(m) and m.choices.empty_stop == "completes"
+
+
+def _empty_asks_again(m: Machine) -> bool:
+    asks = m.choices.empty_stop == "asks-again" and m.asked_again < ASK_AGAIN_AT_MOST
+    return asks and _reason(m) == StopReason.STOP and _empty(m)
+
+
+def _length_answers(m: Machine) -> bool:
+    return _reason(m) == StopReason.LENGTH and m.choices.length == "answers" and bool(m.calls)
+
+
+def _unfinished_resumes(m: Machine) -> bool:
+    return _reason(m) in UNFINISHED_REASONS and m.choices.deferred == "resumes"
+
+
+_NAMED_REASONS = ACCEPTING_REASONS | UNFINISHED_REASONS | {StopReason.LENGTH, StopReason.REFUSAL}
+
+
+def _listener_fails(m: Machine) -> bool:
+    return m.choices.listener_failure == "fails"
+
+
+def _must_wait(m: Machine, given: Any) -> bool:
+    return _others_running(m, given) and m.choices.cancelled_tool == "waits"
+
+
+def _next_of_parallel(m: Machine, given: Any) -> bool:
+    return _parallel(m) and _more_to_dispatch(m, given)
+
+
 GUARDS: dict[str, Guard] = {
     "always": lambda m, i: True,
     "limit reached": _limit_reached,
@@ -600,36 +636,41 @@ GUARDS: dict[str, Guard] = {
     "prefix dropped": lambda m, i: m.choices.cancelled_prefix != "finalize",
     "failed reply": lambda m, i: _reason(m) in FAILED_REASONS,
     "whole reply": lambda m, i: _reason(m) not in FAILED_REASONS,
-    "answer": lambda m, i: _accepting(m) and not _empty(m) and not m.calls,
     "with calls": lambda m, i: _accepting(m) and bool(m.calls),
-    "empty, completes": lambda m, i: _accepting(m) and _empty(m) and m.choices.empty_stop == "completes",
-    "empty, asks again": lambda m, i: (
-        _reason(m) == StopReason.STOP
-        and _empty(m)
-        and m.choices.empty_stop == "asks-again"
-        and m.asked_again < ASK_AGAIN_AT_MOST
+    "answer": lambda m, i: _accepting(m) and not _empty(m) and not m.calls,
+    "empty, completes": lambda m, i: _empty_completes(m),
+    "empty, asks again": lambda m, i: _empty_asks_again(m),
+    "empty, fails": lambda m, i: (
+        _accepting(m) and _empty(m) and not (_empty_completes(m) or _empty_asks_again(m))
     ),
-    "empty, fails": lambda m, i: _accepting(m) and _empty(m),
-    "length, answers": lambda m, i: (
-        _reason(m) == StopReason.LENGTH and m.choices.length == "answers" and bool(m.calls)
-    ),
-    "length": lambda m, i: _reason(m) == StopReason.LENGTH,
-    "unfinished, resumes": lambda m, i: _reason(m) in UNFINISHED_REASONS and m.choices.deferred == "resumes",
-    "unfinished": lambda m, i: _reason(m) in UNFINISHED_REASONS,
+    "length, answers": lambda m, i: _length_answers(m),
+    "length": lambda m, i: _reason(m) == StopReason.LENGTH and not _length_answers(m),
+    "unfinished, resumes": lambda m, i: _unfinished_resumes(m),
+    "unfinished": lambda m, i: _reason(m) in UNFINISHED_REASONS and not _unfinished_resumes(m),
     "refusal": lambda m, i: _reason(m) == StopReason.REFUSAL,
-    "listener fails": lambda m, i: m.choices.listener_failure == "fails",
-    "listener fails, tools run": lambda m, i: m.choices.listener_failure == "fails" and _others_running(m, i),
-    "listener ignored": lambda m, i: m.choices.listener_failure != "fails",
-    "tools run, waits": lambda m, i: _others_running(m, i) and m.choices.cancelled_tool == "waits",
+    "unknown reason": lambda m, i: _reason(m) not in _NAMED_REASONS,
+    "listener fails": lambda m, i: _listener_fails(m),
+    "listener fails, tools run": lambda m, i: _listener_fails(m) and _others_running(m, i),
+    "listener fails, no tool runs": lambda m, i: _listener_fails(m) and not _others_running(m, i),
+    "listener ignored": lambda m, i: not _listener_fails(m),
+    "tools run, waits": _must_wait,
+    "no tool to wait for": lambda m, i: not _must_wait(m, i),
+    "next of parallel": _next_of_parallel,
+    "no next of parallel": lambda m, i: not _next_of_parallel(m, i),
     "raises, tools run": lambda m, i: _raises(m, i) and _others_running(m, i),
-    "raises": _raises,
-    "next of parallel": lambda m, i: _parallel(m) and _more_to_dispatch(m, i),
-    "more to dispatch": _more_to_dispatch,
+    "raises, no tool runs": lambda m, i: _raises(m, i) and not _others_running(m, i),
+    "more to dispatch": lambda m, i: _goes_on(m, i) and _more_to_dispatch(m, i),
+    "others run": lambda m, i: _goes_on(m, i) and not _more_to_dispatch(m, i) and _others_running(m, i),
+    "batch complete": lambda m, i: (
+        _goes_on(m, i) and not _more_to_dispatch(m, i) and not _others_running(m, i)
+    ),
     "tools run": _others_running,
+    "no tool runs": lambda m, i: not _others_running(m, i),
     "busy refused": lambda m, i: m.choices.concurrent_prompt == "refused",
     "busy queued": lambda m, i: m.choices.concurrent_prompt == "queued",
     "busy apart": lambda m, i: m.choices.concurrent_prompt == "apart",
 }
+"""The guards by name. Of the guards of one state and input exactly one holds, whatever the run."""
 
 
 # --------------------------------------------------------------------------------------------
@@ -1021,7 +1062,8 @@ def _listener_rows(state: State) -> tuple[Row, ...]:
 def _batch_listener_rows(state: State) -> tuple[Row, ...]:
     return (
         Row("listener fails, tools run", State.DRAINING, "drain, listener failed"),
-        *_listener_rows(state),
+        Row("listener fails, no tool runs", State.FAILED, "fail by the listener"),
+        Row("listener ignored", state, "do nothing"),
     )
 
 
@@ -1031,7 +1073,7 @@ _CANCEL_STREAM = (
 )
 _CANCEL_BATCH = (
     Row("tools run, waits", State.DRAINING, "drain, cancelled"),
-    Row("always", State.FAILED, "fail as cancelled"),
+    Row("no tool to wait for", State.FAILED, "fail as cancelled"),
 )
 _FAIL_REPLY = (Row("always", State.FAILED, "fail the reply"),)
 _END_OF_REPLY = (
@@ -1101,7 +1143,7 @@ _ROWS: dict[State, dict[Kind, tuple[Row, ...]]] = {
             Row("unfinished, resumes", S.BETWEEN, "answer the calls unrun"),
             Row("unfinished", S.FAILED, "fail as unfinished"),
             Row("refusal", S.FAILED, "fail as refused"),
-            Row("always", S.FAILED, "fail as unknown"),
+            Row("unknown reason", S.FAILED, "fail as unknown"),
         ),
         K.CANCEL: (Row("always", S.FAILED, "fail as cancelled"),),
         K.LISTENER_FAILED: _listener_rows(S.RECORDED),
@@ -1119,14 +1161,14 @@ _ROWS: dict[State, dict[Kind, tuple[Row, ...]]] = {
     S.EXECUTING: {
         K.TOOL_STARTED: (
             Row("next of parallel", S.DISPATCHING, "run the tool"),
-            Row("always", S.EXECUTING, "run the tool"),
+            Row("no next of parallel", S.EXECUTING, "run the tool"),
         ),
         K.TOOL_SETTLED: (
             Row("raises, tools run", S.DRAINING, "drain, tool raised"),
-            Row("raises", S.FAILED, "fail by the tool"),
+            Row("raises, no tool runs", S.FAILED, "fail by the tool"),
             Row("more to dispatch", S.DISPATCHING, "answer the call"),
-            Row("tools run", S.EXECUTING, "answer the call"),
-            Row("always", S.BETWEEN, "finish the batch"),
+            Row("others run", S.EXECUTING, "answer the call"),
+            Row("batch complete", S.BETWEEN, "finish the batch"),
         ),
         K.CANCEL: _CANCEL_BATCH,
         K.LISTENER_FAILED: (
@@ -1137,7 +1179,7 @@ _ROWS: dict[State, dict[Kind, tuple[Row, ...]]] = {
     S.DRAINING: {
         K.TOOL_SETTLED: (
             Row("tools run", S.DRAINING, "answer the call"),
-            Row("always", S.FAILED, "finish draining"),
+            Row("no tool runs", S.FAILED, "finish draining"),
         ),
         K.CANCEL: (Row("always", S.DRAINING, "signal again"),),
         K.LISTENER_FAILED: _nothing(S.DRAINING),

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 
 import pytest
-from meta.rows import WALKS
 
 from loopspec import acceptor as acceptors
 from loopspec import scenario as scenarios
@@ -19,6 +18,7 @@ from loopspec.loop import check_arguments
 from loopspec.scenario import PROBE_TOOLS
 from loopspec.trace import Trace
 from loopspec.vocabulary import PROFILES, AssistantMessage, Call, EventType, Text, TextDelta, ToolResult
+from meta.rows import WALKS
 
 
 def fits(call: Call) -> bool:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+# Imported here so that the runs inside this process share one copy of each module: pytester takes
+# away what a run imported, and two copies of a class are two classes.
+import loopspec.adapters.reference
+import loopspec.conformance
+import loopspec.snapshots  # noqa: F401
+
 MINE = """
 from loopspec.conformance import LoopConformance
 from loopspec.adapters.reference import ReferenceAdapter

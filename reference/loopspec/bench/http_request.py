@@ -16,6 +16,8 @@ from dataclasses import dataclass
 MAX_HEAD = 1 << 16
 """Bytes of a head, or of a line of a chunked body, after which a request is given up."""
 
+_HEX = b"0123456789abcdefABCDEF"
+
 
 class BadRequestError(ValueError):
     """What came is not a request; ``status`` is the HTTP status that says so."""
@@ -121,10 +123,10 @@ class RequestReader:
                 if end == 0:
                     return bytes(chunks)
                 continue
-            try:
-                size = int(bytes(buffer[:end]).partition(b";")[0], 16)
-            except ValueError:
-                raise BadRequestError(400, "a chunk has no size") from None
+            digits = bytes(buffer[:end]).partition(b";")[0].rstrip()
+            if not digits or digits.strip(_HEX):
+                raise BadRequestError(400, "a chunk has no size")
+            size = int(digits, 16)
             if size == 0:
                 del buffer[: end + 2]
                 self._trailers = True

@@ -83,6 +83,11 @@ class Bed:
             found.append(word_of(chunk))
         return found
 
+    async def parse(self, **more: Any) -> None:
+        """Read a stream with the client's helper for parsed output."""
+        async with self.client.chat.completions.stream(model="m", messages=ASK, **more) as stream:
+            await stream.get_final_completion()
+
     async def whole(self, **more: Any) -> Any:
         """Ask for a reply that is sent whole."""
         return await self.client.chat.completions.create(**{"model": "m", "messages": ASK, **more})
@@ -484,6 +489,23 @@ def test_what_the_client_makes_of_a_whole_reply(name: str) -> None:
     run(main)
 
 
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [("length", openai.LengthFinishReasonError), ("refusal", openai.ContentFilterFinishReasonError)],
+)
+def test_the_client_s_helper_knows_an_incomplete_reply(reason: str, error: type[Exception]) -> None:
+    """The helper for parsed output refuses a cut-off reply, as it does with the real API."""
+
+    async def main() -> None:
+        async with bed() as here:
+            here.replies([A, {"reason": reason}])
+            tool = {"name": "probe", "strict": True, "parameters": {"type": "object"}}
+            with pytest.raises(error):
+                await here.parse(tools=[{"type": "function", "function": tool}])
+
+    run(main)
+
+
 # --------------------------------------------------------------------------------------------
 # Bodies that stay open
 
@@ -536,6 +558,22 @@ def test_a_whole_reply_that_stalls_sends_nothing() -> None:
             await asyncio.gather(task, return_exceptions=True)
             await here.until(Closed)
             assert here.story() == ["requested", "stall", "closed by target"]
+
+    run(main)
+
+
+def test_a_client_with_a_time_limit_leaves_a_stalled_body() -> None:
+    """The limit is the client's own; the server sees it go."""
+
+    async def main() -> None:
+        async with bed() as here:
+            here.replies([A, "stall"])
+            got: list[str] = []
+            with pytest.raises(openai.APITimeoutError):
+                await here.texts(got, timeout=0.05)
+            await here.until(Closed)
+            assert got == ["assistant", "a"]
+            assert here.story()[-2:] == ["stall", "closed by target"]
 
     run(main)
 
@@ -734,6 +772,26 @@ def test_a_late_request_of_an_old_run_is_not_seen_by_the_next() -> None:
             assert after.url != here.url
             await after.client.close()
 
+    run(main)
+
+
+def test_a_closing_that_is_seen_keeps_its_place_until_all_is_quiet() -> None:
+    """The client's connection and what it tells are two channels, so their order is not known."""
+
+    async def main() -> None:
+        async with bed() as here:
+            here.recorder.later = kept.append  # type: ignore[method-assign]
+            here.replies([A, "stall"], [A, STOP])
+            _, writer = await raw(
+                f"{here.url}/chat/completions", {"model": "m", "messages": ASK, "stream": True}
+            )
+            await here.until(Faulted)
+            await end(writer)
+            await here.texts()
+            assert kept == [Closed(1, "target")]
+            assert here.entries(Closed) == [Closed(2, "target")]
+
+    kept: list[Entry] = []
     run(main)
 
 
