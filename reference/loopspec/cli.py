@@ -490,4 +490,4 @@ def _make_run_context(info_name: str | None, args: list[str], **extra: Any) -> c
     return _run_make_context(info_name, args, **extra)
 
 
-run.make_context = _make_run_context  # type: ignore[method-assign]
+run.make_context = _make_run_context  # type: ignore[method-assign,assignment]

@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A check of the suite that was replaced, or excused without a reason, fails."""
-    cls = getattr(item, "cls", None)
+    cls: Any = getattr(item, "cls", None)
     bases = {base.__qualname__ for base in getattr(cls, "__mro__", ())}
     if "LoopConformance" not in bases:
         return

@@ -11,8 +11,9 @@ The index is built once a trace, in one pass, and is read-only after that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from loopspec.trace import (
     CancelReturned,
@@ -416,7 +417,7 @@ class TraceIndex:
             run.lost_at = at
 
 
-_HANDLERS = {
+_HANDLERS: dict[type, Callable[[TraceIndex, int, Any], None]] = {
     Prompted: TraceIndex._prompted,
     Requested: TraceIndex._requested,
     Opened: TraceIndex._opened,

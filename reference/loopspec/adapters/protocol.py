@@ -98,7 +98,7 @@ class Returned:
 class Session(Protocol):
     """One conversation with the target."""
 
-    async def prompt(self, text: str) -> Returned:
+    def prompt(self, text: str) -> Awaitable[Returned]:
         """Give a prompt and wait until it settles. Return what the target returned; let what it
         raises pass."""
 

@@ -84,7 +84,8 @@ class Tools:
         for call in [*named, *same]:
             if not call.started:
                 return call
-        return (named or same or [None])[0]
+        found = named or same
+        return found[0] if found else None
 
     async def call(
         self, tool: str, arguments: Any, call_id: str | None = None, signal: Signal | None = None
