@@ -33,7 +33,6 @@ from loopspec.vocabulary import (
     Piece,
     Reason,
     ReasoningDelta,
-    StopReason,
     Terminator,
     TextDelta,
     Usage,
@@ -164,17 +163,3 @@ def _compile(reply: Reply) -> tuple[Element, ...]:
         if not (isinstance(element, Fault) and element.kind in _INSTEAD_OF_OPENING):
             elements.insert(first, Open())
     return tuple(elements)
-
-
-def expresses(reply: Reply) -> frozenset[str]:
-    """What a wire must be able to say for this reply: its reasons, faults and special blocks."""
-    needed: set[str] = set()
-    for element in compile_reply(reply):
-        if isinstance(element, Reason):
-            known = element.reason in set(StopReason)
-            needed.add(element.reason if known else "unknown")
-        elif isinstance(element, Fault) and element.kind != FaultKind.END:
-            needed.add(str(element.kind))
-        elif isinstance(element, ReasoningDelta):
-            needed.add("reasoning")
-    return frozenset(needed)

@@ -20,8 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from loopspec.bench.executor import Executor
-from loopspec.bench.runner import can_express
-from loopspec.bench.script import expresses
+from loopspec.bench.wires import WIRES
 from loopspec.explore.coverage import Count, Coverage
 from loopspec.explore.minimise import minimise, size
 from loopspec.judge import Judge, RuleResult
@@ -89,10 +88,10 @@ def cannot_play(scenario: Scenario, executor: Executor) -> str | None:
     for name, value in scenario.claims.items():
         if claims.get(name) != value:
             return f"the target does not claim {name}={value}"
-    can = set(can_express(settings.wire, settings.streaming))
+    wire = WIRES.get(settings.wire)
     for prompt in scenario.prompts:
         for reply in prompt.replies:
-            missing = sorted(expresses(reply) - can)
+            missing = sorted(wire.lacks(reply)) if wire is not None else []
             if missing:
                 return f"the wire {settings.wire} cannot say {missing[0]}"
         if prompt.on and "events" not in settings.observes:

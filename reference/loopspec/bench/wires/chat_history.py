@@ -8,7 +8,7 @@ code         rule
 ``C1``       the calls of an assistant message are answered by the very next messages, one each
 ``C2``       a tool message answers a call of the assistant message that it follows
 ``C-ids``    a call has an id, and no other call of the message has the same
-``C-args``   arguments are a string, and the string is a JSON object
+``C-args``   arguments are a string, and the string is JSON
 ``C-empty``  a message has content; an assistant message has content or calls
 ===========  =====================================================================================
 
@@ -80,12 +80,10 @@ def _arguments(where: str, call: Body) -> Iterator[Objection]:
         yield _wrong_type("C-args", param, "a string", text)
     else:
         try:
-            whole = isinstance(json.loads(text), dict)
+            json.loads(text)
         except ValueError:
-            whole = False
-        if not whole:
             yield Objection(
-                "C-args", f"Invalid '{param}': arguments must be a valid JSON object string.", param
+                "C-args", f"Invalid '{param}': arguments must be a valid JSON string.", param
             )
 
 
