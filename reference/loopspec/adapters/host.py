@@ -343,8 +343,11 @@ class Host:
         return True
 
     def _cancelled(self, data: RequestParams) -> bool:
-        # A request that has just been answered cannot be cancelled any more; that is no fault.
-        if data.request in self._tasks:
+        # A request that has just been answered cannot be cancelled any more; that is no fault, but
+        # the child must know it: its own cancellation then stands, where a deaf tool swallows it.
+        open_still = data.request in self._tasks
+        self.channel.tell("cancel_seen", request=data.request, late=not open_still)
+        if open_still:
             self._tasks[data.request][1].cancel()
         return True
 

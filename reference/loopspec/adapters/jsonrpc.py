@@ -277,6 +277,10 @@ class Channel:
         """Answer a request of the child."""
         self._send({"jsonrpc": "2.0", "id": number, "result": result})
 
+    def tell(self, method: str, **params: Any) -> None:
+        """Tell the child something that wants no answer."""
+        self._send({"jsonrpc": "2.0", "method": method, "params": params})
+
     def refuse(self, number: int | str, code: int, message: str, **data: Any) -> None:
         """Answer a request of the child with an error."""
         error: dict[str, Any] = {"code": code, "message": message}

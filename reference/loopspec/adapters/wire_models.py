@@ -425,6 +425,17 @@ CHILD_NOTIFICATIONS: dict[str, type[Wire]] = {
 """What a child tells without an answer."""
 
 
+class CancelSeenParams(Wire):
+    """The bench has heard that a request was cancelled; ``late``: it had been answered by then."""
+
+    request: int | str
+    late: bool
+
+
+HOST_NOTIFICATIONS: dict[str, type[Wire]] = {"cancel_seen": CancelSeenParams}
+"""What the host tells without an answer."""
+
+
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schema (2020-12) of every message's parameters and result.
 
@@ -433,7 +444,8 @@ def schemas() -> dict[str, dict[str, Any]]:
     models: dict[str, type[Wire]] = {}
     for method, (params, result) in (HOST_REQUESTS | CHILD_REQUESTS).items():
         models[f"{method}.params"], models[f"{method}.result"] = params, result
-    models |= {f"{method}.params": params for method, params in CHILD_NOTIFICATIONS.items()}
+    notifications = CHILD_NOTIFICATIONS | HOST_NOTIFICATIONS
+    models |= {f"{method}.params": params for method, params in notifications.items()}
     models["target-raised.data"], models["provider-failed.data"] = RaisedData, ProviderErrorData
     return {
         name: {

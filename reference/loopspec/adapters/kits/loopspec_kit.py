@@ -381,10 +381,12 @@ class _Kit:
         self._sessions: dict[str, _Session] = {}
         self._blocked = 0
         self._background: set[asyncio.Task[Any]] = set()
+        self._seen: dict[int, asyncio.Future[bool]] = {}
         self._methods: dict[str, Callable[[Any, dict[str, Any]], None]] = {
             "initialize": self._initialize, "open": self._open, "prompt": self._prompt,
             "cancel": self._cancel, "history": self._history, "barrier": self._barrier,
             "fork": self._fork, "close": self._close, "shutdown": self._shutdown,
+            "cancel_seen": self._cancel_seen,
         }  # fmt: skip
 
     def run(self) -> None:
@@ -447,8 +449,9 @@ class _Kit:
             try:
                 await asyncio.shield(future)
             except asyncio.CancelledError as error:
-                if not future.done():
+                if not future.done() and cancelled is None:
                     cancelled = error
+                    self._seen[number] = self.loop.create_future()
                     self.tell("cancelled", request=number)
             except Exception:  # noqa: BLE001 - the future's own, raised below
                 break
@@ -456,7 +459,24 @@ class _Kit:
             self.live.discard(number)
         if isinstance(future.exception(), _GaveWay):
             raise cancelled or asyncio.CancelledError
+        if cancelled is not None and await self._crossed(number):
+            raise cancelled
         return number, future.result()
+
+    async def _crossed(self, number: int) -> bool:
+        """Whether the answer was on its way before the bench heard of the cancellation."""
+        seen = self._seen[number]
+        while not seen.done():
+            try:
+                await asyncio.shield(seen)
+            except asyncio.CancelledError:
+                continue  # it is cancelled already; what matters is how the bench took it
+        return self._seen.pop(number).result()
+
+    def _cancel_seen(self, number: Any, params: dict[str, Any]) -> None:
+        seen = self._seen.get(params["request"])
+        if seen is not None and not seen.done():
+            seen.set_result(bool(params["late"]))
 
     def from_thread(self, make: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Run a coroutine of the event loop from another thread and wait for it."""
