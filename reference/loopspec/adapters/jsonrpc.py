@@ -5,7 +5,8 @@ taken one by one, and after a message that wakes somebody (an answer wakes who a
 starts a task) the next one waits until the woken code has run up to its next ``await``: the event
 loop runs callbacks in the order in which they were scheduled, so handing the rest of the queue to
 ``call_soon`` is enough; it is done twice, so that the callbacks of a task that ends in that step
-have run too. Messages that wake nobody are taken at once.
+have run too. Nothing is read meanwhile either: the next message may come in the very next read.
+Messages that wake nobody are taken at once.
 
 **Bounds.** Reading stops while messages are queued, a line has a largest size, and so does what
 waits to be written; a hostile child costs memory of that order and no more.
@@ -199,6 +200,7 @@ class Channel:
         self._limits, self._incoming, self._on_end = limits, incoming, on_end
         self._splitter = LineSplitter(limits.line)
         self._lines: deque[bytes] = deque()
+        self._holding = False
         self._out = bytearray()
         self._ids = 0
         self._waiting: dict[int, _Waiting] = {}
@@ -226,6 +228,7 @@ class Channel:
             loop.add_reader(self.child.handle, self._ended)
         if self._out:
             loop.add_writer(self.child.stdin, self._writable)
+        self._holding = False
         if self._lines:
             loop.call_soon(self._pump)
         return True
@@ -320,7 +323,7 @@ class Channel:
     # -- what the child sends
 
     def _readable(self) -> None:
-        if self._lines or self.over is not None:
+        if self._lines or self._holding or self.over is not None:
             return  # first things first: the queue is taken, then more is read
         data = self.child.read()
         if data is None:
@@ -358,9 +361,15 @@ class Channel:
             except Exception as error:  # noqa: BLE001 - a fault of the bench belongs to who waits
                 self.fault(error)
             else:
-                if woke and self._lines and self._loop is not None:
-                    self._loop.call_soon(self._loop.call_soon, self._pump)
+                if woke and self._loop is not None:
+                    self._holding = True
+                    self._loop.call_soon(self._loop.call_soon, self._go_on)
                     return
+
+    def _go_on(self) -> None:
+        """What was woken has run: take the next message, read or not yet read."""
+        self._holding = False
+        self._pump()
 
     def _take(self, message: dict[str, Any], line: bytes) -> bool:
         method = message.get("method")
