@@ -73,9 +73,7 @@ def run_table() -> str:
 
 def illegal_inputs() -> str:
     """What has no row, by state."""
-    rows = [
-        [f"`{state}`", ", ".join(kind for kind in Kind if not TABLE[state, kind])] for state in State
-    ]
+    rows = [[f"`{state}`", ", ".join(kind for kind in Kind if not TABLE[state, kind])] for state in State]
     return _table(["in", "illegal"], rows)
 
 
@@ -141,9 +139,8 @@ def dot() -> str:
     ):
         lines += [f"  subgraph cluster_{name} {{", f'    label="{name}";']
         for state in states:
-            shape = " [peripheries=2]" if state in final else ""
-            lines.append(f'    {name}_{state} [label="{state}"];' if not shape else f"    {name}_{state}"
-                         f' [label="{state}", peripheries=2];')  # fmt: skip
+            border = ", peripheries=2" if state in final else ""
+            lines.append(f'    {name}_{state} [label="{state}"{border}];')
         for (one, two), labels in edges.items():  # type: ignore[attr-defined]
             label = "\\n".join(labels)
             lines.append(f'    {name}_{one} -> {name}_{two} [label="{label}"];')

@@ -494,6 +494,8 @@ class Run:
         """Free everything that still waits, and let go of the target."""
         self.provider.close()
         self.recorder.seal()
+        if self._open:
+            await asyncio.sleep(0)  # a prompt given at the very end has begun before it is dropped
         for task in list(self._open):
             task.remove_done_callback(self._prompt_done)
             task.cancel()

@@ -96,6 +96,15 @@ def objection(tool: str, arguments: str) -> str | None:
     return None
 
 
+def names_more(tool: str, arguments: str) -> bool:
+    """Whether ``arguments`` are an object with members that the probe ``tool`` does not declare.
+
+    The schema allows them, and a target may forbid them all the same.
+    """
+    _, value = parsed(arguments)
+    return isinstance(value, dict) and bool(value.keys() - PROBES[tool].keys())
+
+
 def fault_of(call: SentCall, exchange: Exchange) -> str | None:
     """The claim that says what such a call leads to: ``unknown_tool``, ``invalid_arguments``.
 
@@ -114,8 +123,9 @@ def finished_call(call: SentCall, index: TraceIndex) -> bool:
 
 def must_run(call: SentCall, index: TraceIndex) -> bool:
     """Whether the call is whole and fits its tool, so that nothing excuses not running it."""
-    fits = call.name in PROBES and objection(call.name, call.arguments) is None
-    return fits and finished_call(call, index)
+    if call.name not in PROBES or names_more(call.name, call.arguments):
+        return False
+    return objection(call.name, call.arguments) is None and finished_call(call, index)
 
 
 def _scalar(value: Any) -> str:
@@ -332,7 +342,8 @@ def _batches(index: TraceIndex) -> Iterator[Batch]:
 class Failure:
     """A call that could not give a result; ``claim`` says by which claim it is judged.
 
-    A call that the reply did not finish has none: what it leads to is nobody's claim.
+    A call that the reply did not finish has none, nor has one with members that its tool does not
+    declare: what they lead to is nobody's claim.
     """
 
     call: SentCall
@@ -354,6 +365,8 @@ def failures(batch: Batch) -> list[Failure]:
             found.append(Failure(call, None))
         elif claim is not None:
             found.append(Failure(call, claim))
+        elif call.name in PROBES and names_more(call.name, call.arguments):
+            found.append(Failure(call, None))
     return found
 
 
@@ -426,6 +439,20 @@ def _sights(index: TraceIndex, exchange: Exchange) -> list[Sight]:
         where = f"the history after prompt {history.prompt}"
         found.append(Sight(at, where, history.messages, False))
     return sorted(found, key=lambda sight: sight.at)
+
+
+def deciding_sight(index: TraceIndex, exchange: Exchange) -> Sight | None:
+    """The place that decides what a batch's end left in history.
+
+    That is the next request in which the reply still stands, or else the history that was read at
+    rest. A target may put its history in order when it makes the next request, and not before.
+    """
+    standing = [
+        sight
+        for sight in sights(index, exchange)
+        if locate(index, exchange, sight.messages) is not None
+    ]
+    return next((sight for sight in standing if sight.request), next(iter(standing), None))
 
 
 def _first(messages: Sequence[Message], begin: int, exchange: Exchange) -> int | None:

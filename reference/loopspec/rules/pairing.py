@@ -22,6 +22,7 @@ from loopspec.rules.batches import (
     answers,
     batch_of,
     batches,
+    deciding_sight,
     failed_alone,
     locate,
     odd_ids,
@@ -397,34 +398,37 @@ def interrupted_batch_completed(index: TraceIndex) -> Iterator[Finding]:
         left = [call for call, starts in batch.starts if not batch.finished(starts)]
         if cause is None or not left or odd_ids(batch.exchange):
             continue
-        seen = []
-        for sight in sights(index, batch.exchange):
-            if locate(index, batch.exchange, sight.messages) is None:
-                continue
-            wrong = _incomplete(index, batch, left, sight)
-            if wrong is not None:
-                yield Broke(
-                    f"{cause} ended the batch of request {batch.exchange.number} while"
-                    f" {_words([call.id for call in left])} had no result; {sight.where} {wrong}",
-                    batch.exchange.at,
-                    sight.at,
-                )
-                break
-            seen.append(sight.at)
+        sight = deciding_sight(index, batch.exchange)
+        if sight is None:
+            continue
+        missing, wrong = _incomplete(index, batch, left, sight)
+        if wrong is None and missing and not sight.request:
+            continue  # at rest a result may still be lacking, if the next request has it
+        if wrong is None and missing:
+            wrong = f"has no result for {_words(missing)}"
+        if wrong is None:
+            yield Held(batch.exchange.at, sight.at)
         else:
-            if seen:
-                yield Held(batch.exchange.at, *seen)
+            yield Broke(
+                f"{cause} ended the batch of request {batch.exchange.number} while"
+                f" {_words([call.id for call in left])} had no result; {sight.where} {wrong}",
+                batch.exchange.at,
+                sight.at,
+            )
 
 
-def _incomplete(index: TraceIndex, batch: Batch, left: Sequence[SentCall], sight: Sight) -> str | None:
-    """What is wrong with the results of an interrupted batch in one place, in words."""
+def _incomplete(
+    index: TraceIndex, batch: Batch, left: Sequence[SentCall], sight: Sight
+) -> tuple[list[str], str | None]:
+    """The calls without a result in one place, and a result there that is wrong, in words."""
+    missing = []
     for call in batch.calls:
         result = result_there(index, batch.exchange, call, sight.messages)
         if result is None:
-            return f"has no result for {call.id!r}"
-        if any(call is item for item in left) and result.is_error is False:
-            return f"has {quoted(result.text)} for {call.id!r}, which is not an error result"
-    return None
+            missing.append(call.id)
+        elif any(call is item for item in left) and result.is_error is False:
+            return missing, f"has {quoted(result.text)} for {call.id!r}, which is not an error result"
+    return missing, None
 
 
 def _stop(index: TraceIndex, batch: Batch) -> tuple[int, str] | None:

@@ -16,8 +16,10 @@ from loopspec.rules.batches import (
     PROBES,
     Batch,
     Failure,
+    Sight,
     batch_of,
     batches,
+    deciding_sight,
     disturbance,
     failures,
     fault_of,
@@ -241,29 +243,31 @@ def failure_leaves_history_paired(index: TraceIndex) -> Iterator[Finding]:
         failed = [failure for failure in failures(batch) if failure.claim is not None]
         if not failed or odd_ids(batch.exchange):
             continue
-        owed = _owed(index, batch, failed)
-        seen: list[int] = []
-        for sight in sights(index, batch.exchange):
-            here = locate(index, batch.exchange, sight.messages)
-            checked = batch.calls if here is not None else []
-            there = {
-                call.id: result_there(index, batch.exchange, call, sight.messages) for call, _ in batch.starts
-            }
-            missing = {call.id for call in checked if there[call.id] is None}
-            missing |= {call.id for call, text in owed if not _holds(sight.messages, text)}
-            if missing:
-                ids = ", ".join(repr(call.id) for call, _ in batch.starts if call.id in missing)
-                yield Broke(
-                    f"a call of the reply to request {batch.exchange.number} failed"
-                    f" ({failed[0].call.id!r}); after that {sight.where} lacks the result of {ids}",
-                    batch.exchange.at,
-                    sight.at,
-                )
-                break
-            seen += [sight.at] if checked else []
-        else:
-            if seen:
-                yield Held(*seen)
+        stands = deciding_sight(index, batch.exchange)
+        requests = (sight for sight in sights(index, batch.exchange) if sight.request)
+        sight = stands if stands is not None and stands.request else next(requests, stands)
+        if sight is not None:
+            yield from _paired(index, batch, failed, sight)
+
+
+def _paired(index: TraceIndex, batch: Batch, failed: Sequence[Failure], sight: Sight) -> Iterator[Finding]:
+    """What the place that decides has of a batch with a failed call."""
+    there = {call.id: result_there(index, batch.exchange, call, sight.messages) for call, _ in batch.starts}
+    stands = locate(index, batch.exchange, sight.messages) is not None
+    lacking = {call.id for call in batch.calls if stands and there[call.id] is None}
+    owed = {call.id for call, text in _owed(index, batch, failed) if not _holds(sight.messages, text)}
+    # At rest a result may still be lacking, if the next request has it; a wrong one stays wrong.
+    missing = lacking | owed if sight.request else {name for name in owed if there[name] is not None}
+    if missing:
+        ids = ", ".join(repr(call.id) for call, _ in batch.starts if call.id in missing)
+        yield Broke(
+            f"a call of the reply to request {batch.exchange.number} failed"
+            f" ({failed[0].call.id!r}); after that {sight.where} lacks the result of {ids}",
+            batch.exchange.at,
+            sight.at,
+        )
+    elif stands and not lacking and not owed:
+        yield Held(sight.at)
 
 
 @rule(
@@ -275,7 +279,8 @@ def failure_leaves_history_paired(index: TraceIndex) -> Iterator[Finding]:
 def arguments_validated(index: TraceIndex) -> Iterator[Finding]:
     """A tool is written for the arguments it declares.
 
-    What happens with others is decided by accident, after the damage.
+    What happens with others is decided by accident, after the damage. What counts is what the tool
+    was given: arguments that were made to fit before are the matter of other rules.
     """
     for start in index.starts:
         if start.entry.tool not in PROBES:
@@ -288,22 +293,9 @@ def arguments_validated(index: TraceIndex) -> Iterator[Finding]:
             )
     for batch in batches(index):
         for call, starts in batch.starts:
-            if call.name not in PROBES or not call.whole or starts:
-                continue
-            why = objection(call.name, call.arguments)
-            strays = [start for start in batch.strays if start.entry.tool == call.name]
-            if why is not None and strays:
-                sibling = any(
-                    other.name == call.name and not served and must_run(other, index)
-                    for other, served in batch.starts
-                )
-                if not sibling and objection(call.name, strays[0].entry.arguments) is None:
-                    yield Broke(
-                        f"call {call.id!r} was sent with {quoted(call.arguments)}, although {why};"
-                        f" {call.name} was entered with {quoted(strays[0].entry.arguments)} instead",
-                        strays[0].at,
-                    )
-            elif why is not None:
+            if call.name not in PROBES or starts or batch.stray(call.name):
+                continue  # whether a start that no call explains serves this call, nobody knows
+            if objection(call.name, call.arguments.strip() or "{}") is not None:
                 yield Held(batch.exchange.at)
 
 

@@ -268,6 +268,21 @@ class TestInterruptedBatchCompleted:
     def test_a_result_under_another_id_breaks(self) -> None:
         breaks(self.rule, self.cancelled().aborts("c2", "x3").fails("cancelled").again())
 
+    @causes
+    def test_what_history_lacks_the_next_request_may_have(self, cause: str) -> None:
+        tale: Tale = getattr(self, cause)().aborts("c2", "c3").fails(cause).history("c3")
+        silent(self.rule, tale)
+        holds(self.rule, tale.again())
+
+    @causes
+    def test_without_a_later_request_history_shows_it(self, cause: str) -> None:
+        holds(self.rule, getattr(self, cause)().aborts("c2", "c3").fails(cause).history())
+
+    @causes
+    def test_the_next_request_decides(self, cause: str) -> None:
+        tale: Tale = getattr(self, cause)().aborts("c2", "c3").fails(cause).history()
+        breaks(self.rule, tale.drops(lambda item: result(item, "c3")).again())
+
     def test_the_only_call_too(self) -> None:
         tale = batch("c1").starts_tool("c1").cancel().settles_tool("c1", "cancelled")
         breaks(self.rule, tale.fails("cancelled").again())

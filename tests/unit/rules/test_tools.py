@@ -192,6 +192,16 @@ class TestFailingCalls:
         tale = one("", "probe_optional", {"invalid_arguments": "answers"})
         silent("tools.invalid-arguments", tale.fails("tool"))
 
+    @pytest.mark.parametrize("claimed", ["answers", "raises"])
+    def test_members_that_the_schema_does_not_name_are_silent(self, claimed: str) -> None:
+        claims = {"invalid_arguments": claimed}
+        for told in (
+            one('{"value": "a", "more": 1}', claims=claims).aborts("c1").done(),
+            one('{"value": "a", "more": 1}', claims=claims).fails("tool"),
+        ):
+            silent("tools.invalid-arguments", told)
+            silent("tools.executed-once", told)
+
     def test_a_converted_argument_is_silent(self) -> None:
         tale = one('{"amount": "12"}', "probe_number", {"invalid_arguments": "answers"})
         silent("tools.invalid-arguments", tale.strays('{"amount": 12}', "probe_number").fails("tool"))
@@ -225,9 +235,24 @@ class TestFailureLeavesHistoryPaired:
         tale = batch("c1", "c2").starts_tool("c1").runs("c2", "raised").settles_tool("c1")
         holds(self.rule, tale.aborts("c1", "c2").fails("tool").again())
 
-    def test_history_is_looked_at_too(self) -> None:
-        tale = batch("c1", "c2").tool("c1").tool("c2", "raised").fails("tool")
-        assert "history" in breaks(self.rule, tale.history("c1"))
+    def ended(self) -> Tale:
+        return batch("c1", "c2").tool("c1").tool("c2", "raised").fails("tool")
+
+    def test_without_a_later_request_history_shows_it(self) -> None:
+        holds(self.rule, self.ended().history())
+
+    @pytest.mark.parametrize("lacking", ["c1", "c2"])
+    def test_what_history_lacks_the_next_request_may_have(self, lacking: str) -> None:
+        silent(self.rule, self.ended().history(lacking))
+        holds(self.rule, self.ended().history(lacking).again())
+
+    def test_a_real_result_that_the_next_request_replaces_breaks(self) -> None:
+        tale = self.ended().history("c1").drops(lambda item: result(item, "c1"))
+        assert "'c1'" in breaks(self.rule, tale.aborts("c1").again())
+
+    def test_a_real_result_that_history_replaces_breaks(self) -> None:
+        tale = self.ended().drops(lambda item: result(item, "c1")).aborts("c1")
+        assert "history" in breaks(self.rule, tale.history())
 
     def test_a_call_without_its_end_may_be_left_out(self) -> None:
         tale = Tale().prompt().request()
@@ -250,12 +275,20 @@ class TestArgumentsValidated:
         tale = one('{"value": 1}').runs("c1", arguments='{"value": 1}').answers("c1").done()
         assert "'value' is not a string" in breaks(self.rule, tale)
 
-    def test_arguments_that_were_made_up_break(self) -> None:
-        tale = one("null", "probe_optional").strays("{}", "probe_optional").answers("c1").done()
-        assert "instead" in breaks(self.rule, tale)
+    def test_a_start_that_no_call_explains_breaks_by_what_it_got(self) -> None:
+        breaks(self.rule, one("{}").strays('{"value": null}').answers("c1").done())
 
-    def test_a_missing_value_that_was_made_up_breaks(self) -> None:
-        breaks(self.rule, one("{}").strays('{"value": ""}').answers("c1").done())
+    @pytest.mark.parametrize(
+        ("tool", "sent", "got"),
+        [("probe_optional", "null", "{}"), ("probe", '{"value": "ha', '{"value": "ha"}')],
+    )
+    def test_arguments_that_were_made_to_fit_are_silent(self, tool: str, sent: str, got: str) -> None:
+        silent(self.rule, one(sent, tool).strays(got, tool).answers("c1").done())
+
+    def test_a_repaired_call_is_not_taken_for_its_sibling(self) -> None:
+        tale = Tale().prompt().request()
+        tale.reply(call(0, "c1", "{}"), call(1, "c2", '{"value": "ha'), reason="toolUse")
+        silent(self.rule, tale.aborts("c1").strays('{"value": "ha"}').answers("c2").done())
 
     @pytest.mark.parametrize(("sent", "got"), [('"12"', "12"), ("12.0", "12")])
     def test_a_conversion_is_silent(self, sent: str, got: str) -> None:
