@@ -24,8 +24,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _TAGS = {
     **{cls.__name__: ("type", cls.type) for cls in (v.Text, v.Reasoning, v.Call)},
-    **{cls.__name__: ("type", cls.type) for cls in v.Piece.__args__},  # type: ignore[attr-defined]
-    **{cls.__name__: ("role", cls.role) for cls in v.Message.__args__},  # type: ignore[attr-defined]
+    **{cls.__name__: ("type", cls.type) for cls in v.Piece.__args__},
+    **{cls.__name__: ("role", cls.role) for cls in v.Message.__args__},
 }
 """By class: the member that tells values of this class from others, and what stands in it."""
 
@@ -66,11 +66,34 @@ def trace_schema() -> dict[str, Any]:
     }
 
 
+def scenario_schema() -> dict[str, Any]:
+    """The schema of a scenario as people write it: its short forms are put beside the long ones."""
+    schema = {"$schema": DIALECT, **Scenario.model_json_schema()}
+    definitions: dict[str, Any] = schema["$defs"]
+    text: dict[str, Any] = {"type": "string"}
+    for name, member, short in (
+        ("CallStep", "call", text),
+        ("CallStartStep", "call_start", text),
+        ("StatusStep", "status", {"type": "integer", "minimum": 400, "maximum": 599}),
+    ):
+        properties = definitions[name]["properties"]
+        properties[member] = {"anyOf": [properties[member], short]}
+    for name in ("Reply", "Tool"):
+        long = definitions[name]
+        steps = long["properties"]["steps"]
+        forms = [long, steps] if name == "Reply" else [long, steps, steps["items"]]
+        definitions[name] = {"anyOf": forms}
+    return schema
+
+
 def all_schemas() -> dict[str, dict[str, Any]]:
     """Every schema by the name of its file, without ``.json``."""
-    models = {"scenario": Scenario, "manifest": Manifest, "report": Report}
-    schemas = {name: {"$schema": DIALECT, **model.model_json_schema()} for name, model in models.items()}
-    schemas["trace"] = trace_schema()
+    schemas = {
+        "scenario": scenario_schema(),
+        "manifest": {"$schema": DIALECT, **Manifest.model_json_schema()},
+        "report": {"$schema": DIALECT, **Report.model_json_schema(mode="serialization")},
+        "trace": trace_schema(),
+    }
     schemas |= {f"protocol/{name}": schema for name, schema in wire_models.schemas().items()}
     return schemas
 

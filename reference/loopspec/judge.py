@@ -62,11 +62,6 @@ class RuleResult:
         return self.held + len({item.scenario for item in self.breaks})
 
 
-def findings_of(rule: Rule, index: TraceIndex) -> list[Finding]:
-    """What a trace rule finds in one trace."""
-    return list(rule.check(index))
-
-
 class Judge:
     """Collects findings, trace by trace.
 
@@ -101,7 +96,7 @@ class Judge:
             self._families.setdefault(header.family, {})[header.member] = index
         out: dict[str, list[Finding]] = {}
         for name, rule in self._trace_rules:
-            found = findings_of(rule, index)
+            found = list(rule.check(index))
             if found:
                 out[name] = found
                 self._note(self.results[name], header.scenario, found)
@@ -125,6 +120,12 @@ class Judge:
 
     @staticmethod
     def _note(result: RuleResult, scenario: str, found: Sequence[Finding]) -> None:
+        if all(isinstance(item, Held) for item in found):
+            if found:
+                result.held += 1
+                if len(result.held_in) < 5:
+                    result.held_in.append(scenario)
+            return
         broken = [item for item in found if isinstance(item, Broke)]
         result.breaks += [Break(scenario, item.words, item.at, item.member) for item in broken]
         if not broken and any(isinstance(item, Held) for item in found):

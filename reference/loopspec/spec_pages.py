@@ -92,20 +92,29 @@ def call_table() -> str:
 # Diagrams
 
 
-def _edges() -> dict[tuple[State, State], list[str]]:
-    """What leads from one state to another; what changes no state is left to the table."""
-    edges: dict[tuple[State, State], list[str]] = {}
+Edges = Mapping[tuple[str, str], Sequence[str]]
+
+
+def _edges() -> Edges:
+    """What leads from one state to another; what changes no state is left to the table.
+
+    A condition is named where an input may lead to several states.
+    """
+    edges: dict[tuple[str, str], dict[str, list[str]]] = {}
     for (state, kind), rows in TABLE.items():
+        several = len({row.next for row in rows}) > 1
         for row in rows:
             if row.next is not state:
-                labels = edges.setdefault((state, row.next), [])
-                if str(kind) not in labels:
-                    labels.append(str(kind))
-    return edges
+                guards = edges.setdefault((state, row.next), {}).setdefault(str(kind), [])
+                guards += [row.guard] if several else []
+    return {
+        ends: [f"{kind} ({' / '.join(guards)})" if guards else kind for kind, guards in inputs.items()]
+        for ends, inputs in edges.items()
+    }
 
 
-def _call_edges() -> dict[tuple[CallState, CallState], list[str]]:
-    edges: dict[tuple[CallState, CallState], list[str]] = {}
+def _call_edges() -> Edges:
+    edges: dict[tuple[str, str], list[str]] = {}
     for (state, given), after in CALL_TABLE.items():
         if after is not None:
             edges.setdefault((state, after), []).append(str(given))
@@ -141,7 +150,7 @@ def dot() -> str:
         for state in states:
             border = ", peripheries=2" if state in final else ""
             lines.append(f'    {name}_{state} [label="{state}"{border}];')
-        for (one, two), labels in edges.items():  # type: ignore[attr-defined]
+        for (one, two), labels in edges.items():
             label = "\\n".join(labels)
             lines.append(f'    {name}_{one} -> {name}_{two} [label="{label}"];')
         lines.append("  }")
@@ -164,7 +173,7 @@ def _golden(example: Example, golden: frozenset[str]) -> str:
     """Links to the golden traces of an example's scenarios, where there are any."""
     by_profile = []
     for profile in PROFILES:
-        links = []
+        links: list[str] = []
         for scenario in example.scenarios:
             member = f".{scenario.family.member}" if scenario.family else ""
             name = f"{profile}/{scenario.name}{member}.txt"

@@ -199,6 +199,8 @@ class Run:
         if self.recorder.sealed:
             return
         self.recorder.add(Told(event))
+        if not self._on:
+            return
         for index, (on, seen) in enumerate(self._on):
             if not _matches(on, event):
                 continue

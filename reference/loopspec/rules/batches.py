@@ -448,9 +448,7 @@ def deciding_sight(index: TraceIndex, exchange: Exchange) -> Sight | None:
     rest. A target may put its history in order when it makes the next request, and not before.
     """
     standing = [
-        sight
-        for sight in sights(index, exchange)
-        if locate(index, exchange, sight.messages) is not None
+        sight for sight in sights(index, exchange) if locate(index, exchange, sight.messages) is not None
     ]
     return next((sight for sight in standing if sight.request), next(iter(standing), None))
 

@@ -26,15 +26,10 @@ from loopspec.rules.base import Broke, Finding, Held
 from loopspec.trace import Faulted
 from loopspec.trace_index import Exchange, Run, SentCall, Start, TraceIndex
 from loopspec.vocabulary import (
-    ACCEPTING_REASONS,
-    FAILED_REASONS,
     AssistantMessage,
     FailureReason,
     FaultKind,
     Message,
-    Reason,
-    Terminator,
-    TextDelta,
     ToolResult,
 )
 
@@ -58,54 +53,42 @@ _REQUIRED = {"probe": {"value"}, "probe_number": {"amount"}, "probe_optional": s
 
 def terminator_at(exchange: Exchange) -> int | None:
     """Where the wire's end mark stands; its first one, if there are several."""
-    return next((at for at, sent in exchange.sent if isinstance(sent.piece, Terminator)), None)
+    return exchange.terminator_at
 
 
 def _in_reply(exchange: Exchange, at: int) -> bool:
-    end = terminator_at(exchange)
+    end = exchange.terminator_at
     return end is None or at < end
 
 
 def reason_at(exchange: Exchange) -> int | None:
-    """Where the reply's own reason stands."""
-    places = [at for at, sent in exchange.sent if isinstance(sent.piece, Reason)]
-    return next((at for at in reversed(places) if _in_reply(exchange, at)), None)
+    """Where the reply's own reason stands: the last one before the terminator."""
+    return exchange.reason_at
 
 
 def reason_of(exchange: Exchange) -> str | None:
     """The reason that came before the terminator."""
-    at = reason_at(exchange)
-    pieces = (sent.piece for place, sent in exchange.sent if place == at)
-    return next((piece.reason for piece in pieces if isinstance(piece, Reason)), None)
+    return exchange.reason
 
 
 def text_of(exchange: Exchange) -> str:
     """The text that came before the terminator."""
-    return "".join(
-        sent.piece.text
-        for at, sent in exchange.sent
-        if isinstance(sent.piece, TextDelta) and _in_reply(exchange, at)
-    )
+    return exchange.text
 
 
 def calls_of(exchange: Exchange) -> list[SentCall]:
     """The calls that began before the terminator."""
-    return [call for call in exchange.calls if _in_reply(exchange, call.began_at)]
+    return exchange.calls
 
 
 def accepted(exchange: Exchange) -> bool:
     """The reply ended whole with ``stop`` or ``toolUse``, before any cancellation."""
-    return (
-        reason_of(exchange) in ACCEPTING_REASONS
-        and terminator_at(exchange) is not None
-        and not exchange.broken
-        and exchange.cancelled_at is None
-    )
+    return exchange.accepted
 
 
 def failed(exchange: Exchange) -> bool:
     """A failed reply: its reason is error or aborted, or its stream failed."""
-    return exchange.broken or reason_of(exchange) in FAILED_REASONS
+    return exchange.failed
 
 
 def over(exchange: Exchange) -> bool:
