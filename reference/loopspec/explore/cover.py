@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -51,6 +52,9 @@ TIMES = 3
 
 _SEEN_ENOUGH = 40
 """So many candidates of a rule are enough to choose from; the rest is not judged by it."""
+
+_NO_NEWS = 400
+"""After so many candidates without anything new a step away from a profile is left."""
 
 Goal = tuple[str, ...]
 
@@ -103,17 +107,22 @@ _MATTERS: dict[str, tuple[str, ...]] = {
 
 
 def candidates(variant: Variant) -> Iterator[Draft]:
-    """What is tried under a variant, in the enumeration's order.
+    """What is tried under a variant.
 
-    For a step away from a profile only what the step can matter to, and a few plain scenarios.
+    For a profile everything, in the enumeration's order. For a step away from it only what the step
+    can matter to, and a few plain scenarios, all kinds mixed.
     """
     words = _MATTERS.get(variant.claim or "", ())
+    chosen = []
     for draft in enumeration.drafts(NARROW):
         if draft.family is not None or any(variant.claims.get(k) != v for k, v in draft.claims.items()):
             continue
         plain = draft.name.count(".") == 1 and "-" not in draft.name.partition(".")[2]
         if variant.claim is None or plain or any(word in draft.name for word in words):
-            yield draft
+            chosen.append(draft)
+    if variant.claim is not None:
+        chosen.sort(key=lambda draft: zlib.crc32(draft.name.encode()))
+    yield from chosen
 
 
 # --------------------------------------------------------------------------------------------
@@ -154,15 +163,42 @@ Reached = list[tuple[int, str, frozenset[Goal]]]
 """Candidates by their place and name, and the goals that each reaches."""
 
 
+class _Needs:
+    """What is still looked for under a variant; a profile is looked through to the end."""
+
+    def __init__(self, variant: Variant) -> None:
+        self._profile = variant.claim is None
+        profiles = [reachable(Choices.of(claims)).pairs for claims in PROFILES.values()]
+        novel = reachable(Choices.of(variant.claims)).pairs - frozenset().union(*profiles)
+        self._open: Counter[Goal] = Counter({("pair", "", pair_words(pair)): 1 for pair in novel})
+        for rule in RULES.values():
+            if rule.claim == variant.claim and rule.applies(dict(variant.claims)) and not rule.relation:
+                value = variant.claims.get(rule.claim or "", "")
+                self._open["rule", rule.id, value] = 2 * TIMES
+        self._idle = 0
+
+    def met(self, goals: frozenset[Goal]) -> bool:
+        """Note what a candidate reached; whether enough is known."""
+        news = [goal for goal in goals if self._open[goal] > 0]
+        for goal in news:
+            self._open[goal] -= 1
+        self._idle = 0 if news else self._idle + 1
+        done = not any(count > 0 for count in self._open.values())
+        return not self._profile and (done or self._idle > _NO_NEWS)
+
+
 def explore(variant: Variant) -> Reached:
-    """Run every candidate under a variant."""
-    look = Look(variant)
+    """Run the candidates of a variant, as long as they bring what is looked for."""
+    look, needs = Look(variant), _Needs(variant)
     places = {draft.name: place for place, draft in enumerate(enumeration.drafts(NARROW))}
+    reached: Reached = []
     with Executor(ReferenceAdapter(variant.claims)) as executor:
-        return [
-            (places[draft.name], draft.name, look.at(executor.run(draft.scenario())))
-            for draft in candidates(variant)
-        ]
+        for draft in candidates(variant):
+            goals = look.at(executor.run(draft.scenario()))
+            reached.append((places[draft.name], draft.name, goals))
+            if needs.met(goals):
+                break
+    return reached
 
 
 def wanted(found: Iterable[Reached]) -> dict[Goal, int]:

@@ -401,7 +401,13 @@ def turns(bound: Bound = WIDE) -> Iterator[Draft]:
 
 ACTIONS = ("cancel", "prompt")
 _ONE_ACTION = (("cancel",), ("prompt",))
-_SEQUENCES = (*_ONE_ACTION, *product(ACTIONS, repeat=2))
+_IN_REPLIES = (*_ONE_ACTION, ("prompt", "prompt"), ("prompt", "cancel"))
+"""Nothing after a cancellation: the reply is over for the loop, and so is the run."""
+_IN_TOOLS = (
+    *_ONE_ACTION,
+    *product(ACTIONS, repeat=2),
+    *(("cancel", *rest) for rest in product(ACTIONS, repeat=2)),
+)
 
 
 def _bases() -> Iterator[tuple[str, Steps, Steps]]:
@@ -427,14 +433,14 @@ def _played(steps: Steps, at: int, actions: tuple[str, ...]) -> Steps:
 
 
 def _in_reply(bound: Bound) -> Iterator[Draft]:
-    for (name, fault), actions in product(_FAULTS.items(), _SEQUENCES):
+    for (name, fault), actions in product(_FAULTS.items(), _IN_REPLIES):
         reply = Reply(steps=(*actions, fault))  # type: ignore[arg-type]
         yield Draft(f"x-nothing.{'-'.join(actions)}-{name}-at-once", (_prompt(reply, DONE),))
     for name, said, ending in _bases():
         steps = (*said, *ending)
         called = labels(steps)
         every = bound.every or (len(said) < 2 and name.count("-") < 2)
-        for at, actions in product(range(len(steps) + 1), _SEQUENCES if every else _ONE_ACTION):
+        for at, actions in product(range(len(steps) + 1), _IN_REPLIES if every else _ONE_ACTION):
             played = _played(steps, at, actions)
             where = f"x-{name}.{'-'.join(actions)}-at-{at}"
             yield Draft(where, (_prompt(Reply(steps=played), DONE),))
@@ -443,14 +449,9 @@ def _in_reply(bound: Bound) -> Iterator[Draft]:
                 silent: Steps = (*played[: at + len(actions)], "stall")
                 if set(labels(silent)) <= set(called):
                     yield Draft(f"{where}-silent", (_prompt(Reply(steps=silent, deaf=True), DONE),))
-        for at in range(len(steps) if every else 0):  # and again, one step later
-            twice: Steps = ("open", *steps[:at], "cancel", steps[at], "cancel", *steps[at + 1 :])
-            where = f"x-{name}.cancel-at-{at + 1}-and-later-deaf"
-            yield Draft(where, (_prompt(Reply(steps=twice, deaf=True), DONE),))
 
 
 _WITH_CALLS = ("call", "text-call", "call-call", "unknown-tool-call", "call-unknown-tool")
-_IN_TOOLS = (*_SEQUENCES, *(("cancel", *rest) for rest in product(ACTIONS, repeat=2)))
 _TOOL_ENDS = ("ok", "raises", "never", "deaf", "deaf_raises")
 
 
