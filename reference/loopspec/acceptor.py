@@ -97,6 +97,7 @@ class Acceptor:
         types = tuple(EventType) if tells is None else tells
         shown = [kind for kind in types if header.streaming or kind not in _DELTAS]
         self._tells = frozenset(shown if "events" in header.observes else ())
+        self._parallel = self.choices.tools != "sequential"
         self._marks_call_ends = "call_end" in header.can_express
         self._sent_ids: set[str] = set()
         self._tools: tuple[str, ...] = ()
@@ -170,6 +171,8 @@ class Acceptor:
             if (head := run.settle or (run.outbox[0] if run.outbox else None)) and self._visible(head)
         }
         for run in open_runs:
+            for place in run.entering:
+                legal[f"the tool of {run.machine.calls[place].call.id} started"] = None
             running = [call.call.id for call in run.machine.running]
             if run.machine.state in IN_BATCH and running and not run.outbox:
                 legal[f"the tool of {', '.join(running)} settling"] = None
@@ -189,7 +192,7 @@ class Acceptor:
 
     def _rests(self, config: Config) -> bool:
         """Nothing can move here until the environment does something."""
-        busy = any(run.outbox or run.settle for run in config.runs)
+        busy = any(run.outbox or run.settle or run.entering for run in config.runs)
         return not busy and next(self._steps(config), None) is None
 
     def _finds_rest(self, entry: t.Entry) -> bool:
@@ -219,6 +222,10 @@ class Acceptor:
             answered = failure and after.fed(fsm.ToolSettled(head.place, "", failure))
             if answered:
                 yield config.with_run(run, answered)
+            # Among parallel tools one may be entered after others have been told of.
+            later = self._parallel and self._may_enter(head) and after.fed(fsm.ToolStarted(head.place))
+            if later:
+                yield config.with_run(run, replace(later.popped(), entering=(*run.entering, head.place)))
         elif isinstance(head, fsm.Append):
             if run.apart:
                 yield config.with_run(run, replace(after, messages=(*run.messages, head.message)))
@@ -338,6 +345,11 @@ class Acceptor:
 
     def _tool_started(self, config: Config, entry: t.ToolStarted) -> Iterator[Config]:
         for run in config.runs:
+            for place in run.entering:
+                if alike.same_call(run.machine.calls[place].call, entry, self._sent_ids):
+                    entering = tuple(other for other in run.entering if other != place)
+                    starts = (*run.starts, (entry.start, place))
+                    yield config.with_run(run, replace(run, entering=entering, starts=starts))
             head = run.outbox[0] if run.outbox else None
             if not isinstance(head, fsm.StartTool) or not self._may_enter(head):
                 continue

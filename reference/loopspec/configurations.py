@@ -33,6 +33,7 @@ class Run:
     request: int | None = None
     reply: tuple[fsm.Input, ...] = ()  # sent and not yet taken in
     settled: tuple[fsm.ToolSettled, ...] = ()  # likewise
+    entering: tuple[int, ...] = ()  # the places of calls whose tools are about to be entered
     starts: tuple[tuple[int, int], ...] = ()  # a start's number, its call's place
     signalled: bool = False
     settle: fsm.Settle | None = None  # released; its settlement has not been seen
@@ -41,7 +42,7 @@ class Run:
         """The run as a value to compare and hash."""
         return (
             self.prompt, self.machine.snapshot(), self.outbox, self.messages, self.request,
-            self.reply, self.settled, self.starts, self.signalled, self.settle,
+            self.reply, self.settled, self.entering, self.starts, self.signalled, self.settle,
         )  # fmt: skip
 
     def fed(self, given: fsm.Input) -> Run | None:
@@ -53,7 +54,13 @@ class Run:
             return None
         machine.path.clear()
         machine.call_path.clear()
-        return replace(self, machine=machine, outbox=(*self.outbox, *outputs))
+        after = replace(self, machine=machine, outbox=(*self.outbox, *outputs))
+        return after if machine.cause is None else after._nothing_entered()
+
+    def _nothing_entered(self) -> Run:
+        """The batch was ended early: a tool that was about to be entered is not."""
+        aborted = tuple(fsm.ToolSettled(place, "", aborted=True) for place in self.entering)
+        return replace(self, settled=self.settled + aborted, entering=())
 
     def popped(self) -> Run:
         """The run after it carried out the next output."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,13 +142,6 @@ class _Run:
     def feed(self, given: fsm.Input) -> None:
         self.outbox.extend(self.machine.feed(given))
         self.wake.set()
-
-
-def _begin(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    loop = asyncio.get_running_loop()
-    if sys.version_info >= (3, 12):
-        return asyncio.Task(work, loop=loop, eager_start=True)
-    return loop.create_task(work)
 
 
 class ReferenceLoop:
@@ -349,6 +341,7 @@ class ReferenceLoop:
         elif isinstance(output, fsm.RunTool):
             call, place = output.call, output.place
             run.tools[place] = self._spawn(self._run_tool(run, place, call))
+            await asyncio.sleep(0)  # the tool is entered before anything else is told
         elif isinstance(output, fsm.SignalTools):
             run.tool_signal.set()
         elif isinstance(output, fsm.Settle):
@@ -376,16 +369,22 @@ class ReferenceLoop:
 
     def _request(self, run: _Run) -> None:
         messages = self.normalise(run.messages)
-        run.opening = self._spawn(self._model.open(messages, tuple(self._tools), run.signal))
+        run.opening = self._spawn(self._open(run, messages))
+
+    async def _open(self, run: _Run, messages: tuple[Message, ...]) -> AsyncIterator[Piece]:
+        if run.signal.aborted:
+            raise asyncio.CancelledError
+        return await self._model.open(messages, tuple(self._tools), run.signal)
 
     # -- waits -------------------------------------------------------------------------------
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """A task whose late failure is nobody's surprise; begun at once where Python can do that."""
-        task = _begin(work)
-        if task.done():
-            self._retire(task)
-            return task
+        """A task whose late failure is nobody's surprise.
+
+        It begins in the next turn of the event loop, in every Python. What comes before that may
+        be a cancellation: then what was decided is not begun.
+        """
+        task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._retire)
         return task
@@ -484,19 +483,23 @@ class ReferenceLoop:
         run.feed(fsm.ToolStarted(place))
 
     async def _run_tool(self, run: _Run, place: int, call: Call) -> None:
+        if run.machine.cause is None:
+            settled = await self._enter(run, place, call)
+        else:
+            settled = fsm.ToolSettled(place, "The call was cancelled.", aborted=True)
+        run.settled_tools.append(settled)
+        run.wake.set()
+
+    async def _enter(self, run: _Run, place: int, call: Call) -> fsm.ToolSettled:
         tool = self._tools[call.name]
         arguments = json.loads(call.arguments.strip() or "{}")
         signal = run.tool_signal if self.choices.tool_signal == "yes" else None
         try:
-            text = await tool.call(arguments, call.id, signal)
-            settled = fsm.ToolSettled(place, text)
+            return fsm.ToolSettled(place, await tool.call(arguments, call.id, signal))
         except asyncio.CancelledError:
-            settled = fsm.ToolSettled(place, "The call was cancelled.", aborted=True)
+            return fsm.ToolSettled(place, "The call was cancelled.", aborted=True)
         except Exception as error:
-            text = str(error) or type(error).__name__
-            settled = fsm.ToolSettled(place, text, "tool_exception")
-        run.settled_tools.append(settled)
-        run.wake.set()
+            return fsm.ToolSettled(place, str(error) or type(error).__name__, "tool_exception")
 
 
 _WAITS: dict[State, Callable[[ReferenceLoop, _Run], Awaitable[None]]] = {

@@ -88,6 +88,8 @@ class Exchange:
     reason: str | None = None
     reason_at: int | None = None
     error: str | None = None
+    contradictory: bool = False
+    """It gave two different reasons: neither accepted nor failed, and judged by no rule of either."""
     terminator_at: int | None = None
     closed_at: int | None = None
     closed_by: str | None = None
@@ -123,13 +125,14 @@ class Exchange:
     @property
     def failed(self) -> bool:
         """A *failed reply*: its reason is error or aborted, or its stream failed."""
-        return self.broken or self.reason in FAILED_REASONS
+        return not self.contradictory and (self.broken or self.reason in FAILED_REASONS)
 
     @property
     def accepted(self) -> bool:
         """It ended with ``stop`` or ``toolUse`` and its terminator, unbroken and uncancelled."""
         return (
             self.reason in ACCEPTING_REASONS
+            and not self.contradictory
             and self.terminator_at is not None
             and not self.broken
             and self.cancelled_at is None
@@ -341,8 +344,11 @@ class TraceIndex:
         elif isinstance(piece, CallEnd):
             self._open_calls[exchange.number, piece.index].ended_at = at
         elif isinstance(piece, Reason):
-            exchange.reason, exchange.reason_at = piece.reason, at
-            exchange.error = piece.error
+            if exchange.reason is None:
+                exchange.reason, exchange.reason_at = piece.reason, at
+                exchange.error = piece.error
+            elif exchange.reason != piece.reason:
+                exchange.contradictory = True
         elif isinstance(piece, Terminator):
             exchange.terminator_at = at
 

@@ -145,6 +145,39 @@ def test_a_cancellation_may_take_effect_anywhere_between_its_sending_and_its_ret
     rejected(moved(exact, before, sent), sent - 1, "cancel sent", "legal: text_delta")
 
 
+PARALLEL = {**PROFILES["rejecting"], "tools": "parallel-completion-order"}
+TWO_SLOW_TOOLS = """
+name: two-slow-tools
+prompts:
+  - replies:
+      - [call: c1, call: c2, reason: toolUse]
+      - [text: "Done.", reason: stop]
+    tools: {c1: deaf, c2: [cancel, deaf]}
+"""
+
+
+def test_parallel_tools_may_be_entered_after_all_of_them_were_told():
+    """A loop may tell of all calls and then enter their tools; a sequential one may not."""
+    trace = played(TWO_SLOW_TOOLS, PARALLEL)
+    first = find(trace, t.ToolStarted, start=1)
+    second = told(trace, EventType.TOOL_START, call_id="c2")
+    assert first < second
+    later = moved(trace, first, second)
+    assert accept(trace)
+    assert accept(later)
+    assert not accept(later, PROFILES["rejecting"])
+
+
+def test_a_parallel_tool_that_had_not_been_entered_when_the_run_was_cancelled_must_not_be():
+    """Although its start had been told."""
+    trace = played(TWO_SLOW_TOOLS, PARALLEL)
+    first = find(trace, t.ToolStarted, start=1)
+    returned = find(trace, t.CancelReturned)
+    header = dataclasses.replace(trace.header, grade="event")
+    trace = Trace((header, *trace.entries[1:]))
+    rejected(moved(trace, first, returned), returned, "tool c1 started", "was draining")
+
+
 # --------------------------------------------------------------------------------------------
 # What is rejected, and where
 

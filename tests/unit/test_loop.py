@@ -34,6 +34,7 @@ from loopspec.vocabulary import (
     Reason,
     Terminator,
     TextDelta,
+    ToolResult,
     UserMessage,
 )
 
@@ -714,6 +715,47 @@ def test_an_illegal_input_from_inside_a_listener_is_not_taken_for_its_failure():
         with pytest.raises(IllegalInput, match="streaming"):
             await loop.prompt("go")
         assert not loop.running
+
+    run(story())
+
+
+# --------------------------------------------------------------------------------------------
+# Between a decision and its being carried out
+
+
+def test_a_request_that_was_decided_but_not_begun_is_not_made_after_a_cancellation():
+    """The cancellation comes in the one turn of the event loop between the two."""
+
+    async def story() -> None:
+        model = ScriptedModel(answer())
+        loop = loop_of(model)
+        prompt = loop.prompt("go")
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(loop.cancel)
+        await cancelled(prompt)
+        assert model.requests == []
+
+    run(story())
+
+
+@pytest.mark.parametrize("how", ["waits", "races"])
+def test_a_tool_that_was_decided_but_not_entered_is_not_run_after_a_cancellation(how):
+    """Its call has an error result, like any other that was not run."""
+
+    async def story() -> None:
+        tool = Tool()
+        loop = loop_of(ScriptedModel(calls("c1")), tool, cancelled_tool=how)
+        original = loop._run_tool
+
+        def cancels(*given: Any) -> Any:
+            loop.cancel()
+            return original(*given)
+
+        loop._run_tool = cancels  # type: ignore[method-assign]
+        await cancelled(loop.prompt("go"))
+        assert tool.started == []
+        (result,) = [message for message in loop.messages if isinstance(message, ToolResult)]
+        assert result.is_error
 
     run(story())
 

@@ -101,6 +101,13 @@ def test_any_trace_is_read_back_as_it_was_written(entries):
     assert t.loads(t.dumps(trace)) == trace
 
 
+@pytest.mark.parametrize("text", ["a\u2028b", "a\u0085b", "a\x1cb", "a\rb", "a\nb"], ids=ascii)
+def test_a_line_ends_only_at_a_newline(text):
+    """Characters that Unicode counts as line ends stand in texts unescaped, and end no line."""
+    trace = t.Trace((HEADER, t.Prompted(1, text)))
+    assert t.loads(t.dumps(trace)) == trace
+
+
 @pytest.mark.parametrize("walk", WALKS[::9], ids=str)
 def test_recorded_traces_are_read_back_as_they_were_written(walk):
     """So are those that the bench records."""

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 from collections.abc import Sequence
 from typing import Any
 
-from meta.faulty import claims, fault, machine_with
-from meta.faulty.over_chat import ChatAdapter
-from meta.faulty.parts import all_sendable, assembles, keeps, sends, set_to, with_arguments
-
-from loopspec import history as histories
 from loopspec import machine as fsm
 from loopspec.loop import ReferenceLoop
 from loopspec.vocabulary import (
@@ -29,6 +23,9 @@ from loopspec.vocabulary import (
     UserMessage,
     is_complete_json,
 )
+from meta.faulty import claims, fault, machine_with
+from meta.faulty.over_chat import ChatAdapter
+from meta.faulty.parts import all_sendable, assembles, sends, set_to, with_arguments
 
 # --------------------------------------------------------------------------------------------
 # What does not stay

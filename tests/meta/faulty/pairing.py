@@ -6,14 +6,13 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meta.faulty import claims, fault, machine_with
-from meta.faulty.parts import assembles, in_groups, keeps_results, sends, without
-
 from loopspec import machine as fsm
 from loopspec.assembler import Assembler
 from loopspec.loop import ReferenceLoop
 from loopspec.machine import ABORTED_TEXT, Kind, Row, State
 from loopspec.vocabulary import AssistantMessage, Block, Call, Message, ToolResult, UserMessage
+from meta.faulty import claims, fault, machine_with
+from meta.faulty.parts import assembles, in_groups, keeps_results, sends, without
 
 
 def _is_error(message: Message) -> bool:

@@ -7,14 +7,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from meta.faulty import claims, fault, machine_with
-from meta.faulty.parts import groups, in_groups, keeps, keeps_results, sends, sends_as_it_is, set_to
-
 from loopspec import machine as fsm
-from loopspec.adapters.reference import ReferenceAdapter, ReferenceSession
 from loopspec.loop import LoopTool, ReferenceLoop
-from loopspec.machine import ABORTED_TEXT, CANCELLED, Kind, Row, State
+from loopspec.machine import ABORTED_TEXT
 from loopspec.vocabulary import Call, Message, ToolResult, is_complete_json
+from meta.faulty import claims, fault, machine_with
+from meta.faulty.parts import in_groups, keeps_results, sends, set_to
 
 # --------------------------------------------------------------------------------------------
 # Tools that are not what the model asked for
