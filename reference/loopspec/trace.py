@@ -45,7 +45,8 @@ class TraceError(ValueError):
 class Header:
     """What was run, and what can be seen of it.
 
-    ``observes`` is what the target's variant lets the bench see: ``events``, ``history``,
+    ``observes`` is what the target's variant lets the bench see: ``events``, ``listeners`` (it
+    calls our listener inside its own run, so that one that raises is inside it), ``history``,
     ``call_ids`` (tools know which call they serve), ``tool_signal`` (tools see a cancellation),
     ``provider_signal``, ``error_marks`` (results in requests or history carry one),
     ``cancel_told`` (its documentation names a way to tell a cancellation), ``limit`` (it has a

@@ -14,7 +14,7 @@ from loopspec.signals import Signal
 from loopspec.vocabulary import Event, FailureReason, Grade, Message, Outcome, Piece
 
 OBSERVES = (
-    "events", "history", "call_ids", "tool_signal", "provider_signal", "error_marks",
+    "events", "listeners", "history", "call_ids", "tool_signal", "provider_signal", "error_marks",
     "cancel_told", "limit",
 )  # fmt: skip
 

@@ -96,6 +96,8 @@ def cannot_play(scenario: Scenario, executor: Executor) -> str | None:
                 return f"the wire {settings.wire} cannot say {missing[0]}"
         if prompt.on and "events" not in settings.observes:
             return "the target tells no events"
+        if any(on.do == "raise" for on in prompt.on) and "listeners" not in settings.observes:
+            return "the target calls no listener inside its run"
         if prompt.fork and claims.get("fork") != "yes":
             return "the target does not claim fork"
     if scenario.settings.max_turns is not None and "limit" not in settings.observes:

@@ -5,7 +5,7 @@ run is chosen once, on the reference loop, and committed as ``spec/cover.yaml``.
 
 * every pair of consecutive rows that is reachable under a profile's claims (and so every row), and
   every further pair that is reachable a single claim away from one;
-* every await point with a cancellation, heeding and deaf;
+* every await point with a cancellation, heeding and deaf, under each of those sets of claims;
 * every rule three times, in different scenarios (each value of a claim for itself).
 
 The choice is greedy: the candidate with the most open goals is next, the earlier one of equals.
@@ -53,7 +53,7 @@ TIMES = 3
 _SEEN_ENOUGH = 40
 """So many candidates of a rule are enough to choose from; the rest is not judged by it."""
 
-_NO_NEWS = 400
+_NO_NEWS = 600
 """After so many candidates without anything new a step away from a profile is left."""
 
 Goal = tuple[str, ...]
@@ -144,7 +144,7 @@ class Look:
         """The goals that this trace reaches."""
         walked = walk(trace)
         goals: set[Goal] = {("pair", self._where, pair_words(pair)) for pair in pairs_of(walked)}
-        goals |= {("point", self._where, str(point)) for point in walked.points}
+        goals |= {("point", self.variant.name, str(point)) for point in walked.points}
         for name, found in self._judge.add(trace).items():
             if any(isinstance(item, Held | Broke) for item in found):
                 goals.add(self._rule(name))
@@ -171,6 +171,8 @@ class _Needs:
         profiles = [reachable(Choices.of(claims)).pairs for claims in PROFILES.values()]
         novel = reachable(Choices.of(variant.claims)).pairs - frozenset().union(*profiles)
         self._open: Counter[Goal] = Counter({("pair", "", pair_words(pair)): 1 for pair in novel})
+        own = reachable(Choices.of(variant.claims)).points
+        self._open.update({("point", variant.name, str(point)): 1 for point in own})
         for rule in RULES.values():
             if rule.claim == variant.claim and rule.applies(dict(variant.claims)) and not rule.relation:
                 value = variant.claims.get(rule.claim or "", "")
@@ -207,7 +209,7 @@ def wanted(found: Iterable[Reached]) -> dict[Goal, int]:
     for variant in found:
         for _, _, goals in variant:
             reached.update(goals)
-    by_profile = {goal[2] for goal in reached if goal[0] in ("pair", "point") and goal[1]}
+    by_profile = {goal[2] for goal in reached if goal[0] == "pair" and goal[1]}
     return {
         goal: min(times, TIMES) if goal[0] == "rule" else 1
         for goal, times in reached.items()

@@ -366,6 +366,9 @@ def replies(bound: Bound = WIDE) -> Iterator[Draft]:
     for name, reply, called, accepted in _replies_of(bound, "c"):
         if not called:
             yield Draft(f"x-{name}", (_prompt(reply),))
+            if accepted and name.startswith(("nothing.", "blank.")):
+                for turns in (1, 2):
+                    yield Draft(f"x-{name}", (_prompt(reply),)).limited(turns)
         elif not accepted:
             yield Draft(f"x-{name}", (_prompt(reply, DONE),))
         else:
@@ -472,11 +475,11 @@ def _in_tools(bound: Bound) -> Iterator[Draft]:
             where = f"x-{name}.{label}-{'-'.join(actions)}-{word}"
             tools = {label: Tool(steps=steps)}
             yield Draft(where, (_prompt(*replies, tools=tools),))
-            if len(called) > 1 and end in ("ok", "deaf") and "cancel" in actions:
+            if len(called) > 1 and end in ("ok", "deaf") and len(actions) < 3:
                 other = next(item for item in called if item != label)
                 # In a sequential loop an earlier call that never ends lets no later one begin.
                 ways = ("deaf", "deaf_raises", "never")[: 3 if label < other else 2]
-                for way in ways:
+                for way in ways if "cancel" in actions else ways[:1]:
                     both = {**tools, other: Tool(steps=(way,))}  # type: ignore[arg-type]
                     beside = f"{where}-{other}-{way.replace('_', '-')}"
                     yield Draft(beside, (_prompt(*replies, tools=both),))
@@ -573,9 +576,10 @@ def listeners(bound: Bound = WIDE) -> Iterator[Draft]:
             if not _can_be_told(where, base):
                 continue
             twice = (called and where in _REPEATED) or (where in ("text", "reasoning") and "-" in base)
-            if number == 2 and not (twice and (bound.every or len(does) == 1)):
+            among_slow = where == "tool-start" and words.endswith("-slow") and len(called) > 1
+            if number == 2 and not (twice and (bound.every or len(does) == 1 or among_slow)):
                 continue
-            if not bound.every and (
+            if not bound.every and not among_slow and (
                 (len(does) > 1 and base not in _THOROUGH)
                 or (words and (len(called) < 2 or len(does) > 1 or not _batch(where)))
             ):
@@ -584,7 +588,7 @@ def listeners(bound: Bound = WIDE) -> Iterator[Draft]:
             name = f"x-{base}{words}.{'-'.join(does)}-on-{where}-{number}"
             draft = Draft(name, (Prompt(replies=replies, tools=tools, on=on),))
             yield draft
-            if called and not words and where in _LAST_OF_TURN:
+            if (called or base == "nothing.stop") and not words and where in _LAST_OF_TURN:
                 yield draft.limited(1)
 
 
@@ -596,7 +600,7 @@ def next_events(bound: Bound = WIDE) -> Iterator[Draft]:
         ("turn-end", "run-end"), ("run-start", "user-end"), ("text", "answer-end"),
         ("tool-start", "tool-end"), ("turn-start", "user-end"), ("answer-end", "result-start"),
         ("answer-end", "run-end"), ("stream-end", "run-end"), ("text", "run-end"),
-        ("tool-end", "run-end"),
+        ("tool-end", "run-end"), ("answer-start", "answer-end"),
     )  # fmt: skip
     for base in _LISTENED:
         replies, called = _heard(base)
@@ -612,6 +616,24 @@ def next_events(bound: Bound = WIDE) -> Iterator[Draft]:
             name = f"x-{base}{words}.raise-on-{first}-{do}-on-{second}"
             yield Draft(name, (Prompt(replies=replies, tools=tools, on=on),))
     yield from _draining()
+    yield from _raised_in_reply(bound)
+
+
+def _raised_in_reply(bound: Bound) -> Iterator[Draft]:
+    """A listener that fails in the middle of a reply, before each thing that can follow."""
+    raised = (On.model_validate({**_TRIGGERS["answer-start"], "do": "raise"}),)
+    for name in content_names(2):
+        steps = content(name)
+        for end in ("tooluse" if labels(steps) else "stop", "no-reason", "terminator", "error"):
+            reply = _reply(steps, end)
+            assert reply is not None
+            yield Draft(f"x-{name}.{end}.raise-on-answer-start",
+                        (Prompt(replies=(reply, DONE), on=raised),))  # fmt: skip
+        reply = Reply(steps=(*steps, _FAULTS["fault"]))
+        yield Draft(f"x-{name}.fault.raise-on-answer-start", (Prompt(replies=(reply, DONE), on=raised),))
+    for name, late in LATE_ENDS.items():
+        reply = Reply(steps=late)
+        yield Draft(f"x-nothing.{name}.raise-on-answer-start", (Prompt(replies=(reply, DONE), on=raised),))
 
 
 def _draining() -> Iterator[Draft]:
@@ -622,13 +644,25 @@ def _draining() -> Iterator[Draft]:
         for where, do in product(("attempt", "answer-end", "turn-end", "run-end"), _DOES):
             on = (On.model_validate({**_TRIGGERS[where], "do": do}),)
             yield Draft(f"x-{name}.cancel.{do}-on-{where}", (Prompt(replies=(reply, DONE), on=on),))
-    for base, word in product(("call.tooluse", "call-call.tooluse"), ("deaf", "deaf_raises")):
+    slow = Tool(steps=("deaf",))
+    ends = {f"{word.replace('_', '-')}": Tool(steps=("cancel", word)) for word in ("deaf", "deaf_raises")}
+    for base, (word, tool) in product(("call.tooluse", "call-call.tooluse"), ends.items()):
         replies, called = _heard(base)
-        tools = {called[0]: Tool(steps=("cancel", word))}  # type: ignore[arg-type]
-        for where, do in product(("tool-end", "result-start", "result-end", "turn-end", "run-end"), _DOES):
-            on = (On.model_validate({**_TRIGGERS[where], "do": do}),)
-            name = f"x-{base}.c1-cancel-{word.replace('_', '-')}.{do}-on-{where}"
+        tools = {called[0]: tool, **dict.fromkeys(called[1:], slow)}
+        for where, does in product(("tool-end", "result-start", "result-end", "turn-end", "run-end"),
+                                   _DONE_TOGETHER):  # fmt: skip
+            on = tuple(On.model_validate({**_TRIGGERS[where], "do": do}) for do in does)
+            name = f"x-{base}.c1-cancel-{word}.{'-'.join(does)}-on-{where}"
             yield Draft(name, (Prompt(replies=replies, tools=tools, on=on),))
+    replies, called = _heard("call-call.tooluse")
+    tools = {"c1": ends["deaf"], "c2": slow}
+    for do, where in product(_DOES, ("result-start", "result-end")):
+        on = (
+            On.model_validate({**_TRIGGERS["tool-end"], "do": "raise"}),
+            On.model_validate({**_TRIGGERS[where], "do": do}),
+        )
+        name = f"x-call-call.tooluse.c1-cancel-deaf.raise-on-tool-end-{do}-on-{where}"
+        yield Draft(name, (Prompt(replies=replies, tools=tools, on=on),))
 
 
 # --------------------------------------------------------------------------------------------

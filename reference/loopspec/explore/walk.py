@@ -24,7 +24,17 @@ from loopspec import trace as t
 from loopspec.loop import check_arguments
 from loopspec.machine import AWAIT_POINTS, CallState, Choices, Machine, RowId, State
 from loopspec.scenario import PROBE_TOOLS
-from loopspec.vocabulary import EventType, FaultKind, Outcome, ReasoningDelta, TextDelta, UserMessage
+from loopspec.vocabulary import (
+    ArgumentsDelta,
+    CallEnd,
+    CallStart,
+    EventType,
+    FaultKind,
+    Outcome,
+    ReasoningDelta,
+    TextDelta,
+    UserMessage,
+)
 
 HEEDING, DEAF = "heeding", "deaf"
 LISTENER = "listener of"
@@ -34,6 +44,7 @@ _PROCEEDS = (State.OPENING, State.RECORDED, State.DISPATCHING, State.STARTING, S
 _IN_REPLY = (State.REQUESTING, State.STREAMING, State.ENDING)
 _OVER = (CallState.ANSWERED, CallState.SKIPPED)
 _DELTAS = {EventType.TEXT_DELTA: TextDelta, EventType.REASONING_DELTA: ReasoningDelta}
+_CONTENT = (TextDelta, ReasoningDelta, CallStart, ArgumentsDelta, CallEnd)
 _FROM_LISTENERS = (t.Prompted, t.CancelSent, t.CancelReturned, t.ListenerRaised)
 _AT_MOST = 1000
 
@@ -83,6 +94,7 @@ class _Run:
     starts: dict[int, int] = field(default_factory=dict)
     request: int | None = None
     lost: bool = False
+    apart: bool = False
 
     # -- feeding -----------------------------------------------------------------------------
 
@@ -208,10 +220,9 @@ class _Run:
             self.catch_up()
 
     def _message_begun(self) -> None:
-        """A reply's start was told: with its first delta, or with its end if it has none."""
-        deltas = tuple(_DELTAS.values())
-        if any(self._is(item, deltas) for item in self.pieces):
-            self.take_pieces(*deltas)
+        """A reply's start was told: with its first piece, or with its end if it has none."""
+        if any(self._is(item, _CONTENT) for item in self.pieces):
+            self.take_pieces(*_CONTENT)
         else:
             self.take_pieces()
 
@@ -306,11 +317,9 @@ class _Walk:
         return None
 
     def _current(self) -> _Run | None:
-        """The run that a cancellation or an event belongs to: the first one, not those apart."""
-        for run in self.open:
-            if not run.machine.settled or run is self.open[-1]:
-                return run
-        return None
+        """The run that a cancellation or an event belongs to: none of those apart."""
+        own = [run for run in self.open if not run.apart]
+        return next((run for run in own if not run.machine.settled), own[-1] if own else None)
 
     # -- entries -----------------------------------------------------------------------------
 
@@ -326,6 +335,7 @@ class _Walk:
             self.waiting.append(entry)
         elif self.choices.concurrent_prompt == "apart":
             self._begin(entry)
+            self.open[-1].apart = True
 
     def _requested(self, at: int, entry: t.Requested) -> None:
         if entry.serves == "auxiliary":

@@ -25,6 +25,7 @@ from loopspec.vocabulary import (
 )
 from meta.faulty import claims, fault, machine_with
 from meta.faulty.over_chat import ChatAdapter
+from meta.faulty.pairing import IdsAsTheyCame
 from meta.faulty.parts import all_sendable, assembles, sends, set_to, with_arguments
 
 # --------------------------------------------------------------------------------------------
@@ -124,11 +125,6 @@ def _keep_broken(m: fsm.Machine, i: Any, out: list[fsm.Output]) -> None:
     blocks = m.assembler.blocks()
     kept = [fsm.Append(AssistantMessage(blocks, stop_reason="stop"))] if blocks else []
     out += [*kept, *(output for output in failed if not isinstance(output, fsm.Append))]
-
-
-def _empty_for_failure(m: fsm.Machine, i: Any, out: list[fsm.Output]) -> None:
-    fsm.ACTIONS["fail the reply"](m, i, out)
-    out.insert(0, fsm.Append(AssistantMessage((Text(""),))))
 
 
 class SendsEmpty(ReferenceLoop):
@@ -258,5 +254,5 @@ fault("history.sendable", "leaves-the-last-call-of-a-request-open",
 fault("history.sendable", "sends-arguments-that-are-no-json",
       "Arguments that were cut off are sent as they came.", _OVER_CHAT,
       loop=SendsBrokenArguments, adapter=ChatAdapter)  # fmt: skip
-fault("history.sendable", "sends-empty-messages-to-an-api", "An empty message stands for a failed reply.",
-      _OVER_CHAT, loop=SendsEmpty, adapter=ChatAdapter)  # fmt: skip
+fault("history.sendable", "sends-repeated-ids-to-an-api", "Repeated ids are sent as they came.",
+      _OVER_CHAT, machine=machine_with(assembles=IdsAsTheyCame), adapter=ChatAdapter)  # fmt: skip

@@ -134,10 +134,6 @@ def _reversed(group: list[Message]) -> list[Message]:
     return group[::-1]
 
 
-class TellsAtOnce(ReferenceLoop):
-    """Does nothing else than the machine says; its machine tells results before their order."""
-
-
 def _tell_at_once(m: fsm.Machine, i: fsm.ToolSettled, out: list[fsm.Output]) -> None:
     fsm.ACTIONS["answer the call"](m, i, out)
     result = m.calls[i.place].result
@@ -213,9 +209,15 @@ def _stay(state: State, kind: Kind) -> dict[tuple[State, Kind], tuple[Row, ...]]
     return {(state, kind): (Row("always", state, "do nothing"),)}
 
 
-def _go_on(m: fsm.Machine, i: Any, out: list[fsm.Output]) -> None:
-    fsm._answer_call(m, i, out)
-    fsm._skip_rest(m, out, "the run was cancelled")
+class CancelsTheTool(ReferenceLoop):
+    """A cancellation stops the tools that run, and nothing else."""
+
+    def cancel(self) -> None:
+        run = self._run
+        if run is not None and run.machine.running:
+            run.tool_signal.set()
+        else:
+            super().cancel()
 
 
 fault("pairing.skipped-never-run", "does-not-hear-a-cancellation-while-a-tool-runs",
@@ -226,15 +228,9 @@ fault("pairing.skipped-never-run", "dispatches-the-rest-after-a-failing-listener
       machine=machine_with(rows={
           **_stay(State.DISPATCHING, Kind.LISTENER_FAILED), **_stay(State.STARTING, Kind.LISTENER_FAILED),
       }))  # fmt: skip
-fault("pairing.skipped-never-run", "asks-the-model-after-a-cancelled-batch",
-      "When the running tools of a cancelled batch have settled, the model is asked again.",
-      machine=machine_with(
-          rows={(State.DRAINING, Kind.TOOL_SETTLED): (
-              Row("tools run", State.DRAINING, "answer the call"),
-              Row("no tool runs", State.BETWEEN, "go on"),
-          )},
-          actions={"go on": _go_on},
-      ))  # fmt: skip
+fault("pairing.skipped-never-run", "cancels-the-running-tool-and-goes-on",
+      "A cancellation stops the tool that runs; the calls after it run, and the model is asked again.",
+      loop=CancelsTheTool)  # fmt: skip
 
 
 def _abort_whole_batch(m: fsm.Machine, i: Any, out: list[fsm.Output]) -> None:

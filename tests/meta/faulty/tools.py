@@ -110,11 +110,6 @@ class OneSpoilsAll(ReferenceLoop):
             super()._start_tool(run, output)
 
 
-def _first_fails(m: fsm.Machine, i: Any) -> bool:
-    """An exception fails the run where the call is the first of its batch."""
-    return i.failure == "tool_exception" and i.place == 0
-
-
 for _claim, _rule in (
     ("unknown_tool", "tools.unknown-tool"),
     ("invalid_arguments", "tools.invalid-arguments"),
@@ -133,7 +128,6 @@ for _claim, _rule in (
           f"After {_words} the calls that follow in the batch are not run.", loop=OneSpoilsAll)  # fmt: skip
 
 
-
 def _stop_there(m: fsm.Machine, i: Any, out: list[fsm.Output]) -> None:
     fsm.ACTIONS["finish the batch"](m, i, out)
     if i.failure == "unknown_tool":
@@ -149,7 +143,9 @@ def _one_error_for_all(group: list[Message]) -> list[Message]:
     error = next((r for r in group if isinstance(r, ToolResult) and r.is_error), None)
     if error is None:
         return group
-    return [dataclasses.replace(r, text=error.text, is_error=True) for r in group if isinstance(r, ToolResult)]
+    return [
+        dataclasses.replace(r, text=error.text, is_error=True) for r in group if isinstance(r, ToolResult)
+    ]
 
 
 def _no_results_beside_errors(group: list[Message]) -> list[Message]:
