@@ -57,6 +57,11 @@ class Executor:
         self._loop: StillLoop | SocketLoop | None = None
         self._server: Any = None
 
+    @property
+    def in_child(self) -> bool:
+        """The target lives in a child process."""
+        return self._child
+
     def __enter__(self) -> Self:
         self._loop = StillLoop() if self._exact else SocketLoop()
         if self.settings.wire != "native":

@@ -98,6 +98,8 @@ def cannot_play(scenario: Scenario, executor: Executor) -> str | None:
             return "the target tells no events"
         if any(on.do == "raise" for on in prompt.on) and "listeners" not in settings.observes:
             return "the target calls no listener inside its run"
+        if executor.in_child and any(on.do == "prompt" for on in prompt.on):
+            return "a prompt from inside a listener cannot be placed exactly in a child process"
         if prompt.fork and claims.get("fork") != "yes":
             return "the target does not claim fork"
     if scenario.settings.max_turns is not None and "limit" not in settings.observes:

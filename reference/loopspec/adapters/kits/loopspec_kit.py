@@ -41,7 +41,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -308,31 +308,16 @@ class Bench:
                 self._armed.remove(armed)
                 self._kit.listener(self._session, armed)
 
-    async def model(
+    def model(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[str] = (), signal: Signal | None = None
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> Stream:
         """Ask the model on the native wire, and iterate over the pieces of its reply.
 
         The messages are canonical, the tools are names. Raises :class:`ProviderError`. Close it
         with ``aclose`` when you leave it early.
         """
         params = {"messages": [_plain(m, 64) for m in messages], "tools": list(tools)}
-        stream, _ = await self._ask("model_open", params, signal)
-        over = False
-        try:
-            while not over:
-                try:
-                    _, answer = await self._ask("model_next", {"stream": stream}, None)
-                except ProviderError:
-                    over = True
-                    raise
-                over = answer.get("end", False)
-                for piece in answer.get("pieces", ()):
-                    yield piece
-        finally:
-            self._kit.live.discard(stream)
-            if not over and self._open:
-                self._kit.tell("model_close", stream=stream)
+        return Stream(self, params, signal)
 
     async def _ask(self, method: str, params: dict[str, Any], signal: Signal | None) -> tuple[int, Any]:
         if not self._open:
@@ -340,6 +325,57 @@ class Bench:
         if method != "model_next":
             params = {"session": self._session, **params}
         return await self._kit.ask(method, params, signal)
+
+
+class Stream:
+    """The pieces of one reply, for ``async for``. The request is made with the first piece.
+
+    No generator, because one that waits for its bench could not be closed meanwhile, and a deaf
+    bench may keep it waiting for ever.
+    """
+
+    def __init__(self, bench: Bench, params: dict[str, Any], signal: Signal | None) -> None:
+        self._bench, self._params, self._signal = bench, params, signal
+        self._number: int | None = None
+        self._pieces: list[dict[str, Any]] = []
+        self._over = False
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        if self._number is None and not self._over:
+            self._number, _ = await self._bench._ask("model_open", self._params, self._signal)
+            if self._over and self._bench._open:  # it was closed before it opened
+                self._bench._kit.tell("model_close", stream=self._number)
+        while not self._pieces:
+            if self._over:
+                self._leave()
+                raise StopAsyncIteration
+            try:
+                _, answer = await self._bench._ask("model_next", {"stream": self._number}, None)
+            except ProviderError:
+                self._over = True
+                self._leave()
+                raise
+            except asyncio.CancelledError:
+                await self.aclose()
+                raise
+            self._over = self._over or answer.get("end", False)
+            self._pieces = list(answer.get("pieces", ()))
+        return self._pieces.pop(0)
+
+    async def aclose(self) -> None:
+        """Close the reply: nothing more of it is wanted. A second time changes nothing."""
+        if not self._over and self._number is not None and self._bench._open:
+            self._bench._kit.tell("model_close", stream=self._number)
+        self._over = True
+        self._pieces = []
+        self._leave()
+
+    def _leave(self) -> None:
+        if self._number is not None:
+            self._bench._kit.live.discard(self._number)
 
 
 def _fits(armed: dict[str, Any], told: dict[str, Any]) -> bool:
