@@ -10,6 +10,7 @@ completion are quick.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,14 +76,23 @@ def _console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=width, soft_wrap=False, highlight=False)
 
 
+def _interrupt(number: int, frame: Any) -> None:
+    """Being told to end is as good as Ctrl-C: let go of the target, say what is known."""
+    raise KeyboardInterrupt
+
+
 class _Group(click.Group):
     """Turns what is not the user's fault into exit code 3, with what to report."""
 
     def invoke(self, ctx: click.Context) -> Any:
+        signal.signal(signal.SIGTERM, _interrupt)
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, KeyboardInterrupt):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except KeyboardInterrupt:
+            click.echo("interrupted: nothing was judged", err=True)
+            ctx.exit(UNUSABLE)
         except BrokenPipeError:
             # The reader (head, less) has gone; that is no fault.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -129,22 +129,22 @@ prompts: [{replies: [[text: "a", reason: stop, cancel, terminator]]}]
 name: cancel-at-the-reply's-end
 prompts:
   - replies: [[text: "a", reason: stop]]
-    "on": [{event: message_end, role: assistant, do: cancel}]
+    on: [{event: message_end, role: assistant, do: cancel}]
 ---
 name: cancel-at-a-tool's-start
 prompts:
   - replies: [[call: c1, reason: toolUse]]
-    "on": [{event: tool_start, do: cancel}]
+    on: [{event: tool_start, do: cancel}]
 ---
 name: cancel-between-calls
 prompts:
   - replies: [[call: c1, call: c2, reason: toolUse]]
-    "on": [{event: tool_end, call_id: c1, do: cancel}]
+    on: [{event: tool_end, call_id: c1, do: cancel}]
 ---
 name: cancel-after-the-batch
 prompts:
   - replies: [[call: c1, reason: toolUse]]
-    "on": [{event: message_end, role: tool, do: cancel}]
+    on: [{event: message_end, role: tool, do: cancel}]
 ---
 name: cancel-in-a-tool-twice
 prompts:
@@ -156,59 +156,59 @@ SETTLED = """
 name: cancel-when-completed
 prompts:
   - replies: [[text: "a", reason: stop]]
-    "on": [{event: run_end, do: cancel}]
+    on: [{event: run_end, do: cancel}]
 ---
 name: cancel-when-failed
 prompts:
   - replies: [[text: "a", reason: error]]
-    "on": [{event: run_end, do: cancel}]
+    on: [{event: run_end, do: cancel}]
 ---
 name: listener-fails-when-completed
 prompts:
   - replies: [[text: "a", reason: stop]]
-    "on": [{event: run_end, do: raise}]
+    on: [{event: run_end, do: raise}]
 ---
 name: listener-fails-when-failed
 prompts:
   - replies: [[text: "a", reason: error]]
-    "on": [{event: run_end, do: raise}]
+    on: [{event: run_end, do: raise}]
 """
 
 LISTENERS = """
 name: listener-fails-on-the-prompt
 prompts:
   - replies: [[text: "a", reason: stop]]
-    "on": [{event: message_end, role: user, do: raise}]
+    on: [{event: message_end, role: user, do: raise}]
 ---
 name: listener-fails-on-a-delta
 prompts:
   - replies: [[text: "a", reason: stop]]
-    "on": [{event: text_delta, do: raise}]
+    on: [{event: text_delta, do: raise}]
 ---
 name: listener-fails-on-a-late-delta
 prompts:
   - replies: [[reason: stop, text: "a", terminator]]
-    "on": [{event: text_delta, do: raise}]
+    on: [{event: text_delta, do: raise}]
 ---
 name: listener-fails-on-the-reply
 prompts:
   - replies: [[text: "a", reason: stop]]
-    "on": [{event: message_end, role: assistant, do: raise}]
+    on: [{event: message_end, role: assistant, do: raise}]
 ---
 name: listener-fails-on-a-tools-start
 prompts:
   - replies: [[call: c1, call: c2, reason: toolUse], [text: "a", reason: stop]]
-    "on": [{event: tool_start, do: raise}]
+    on: [{event: tool_start, do: raise}]
 ---
 name: listener-fails-between-calls
 prompts:
   - replies: [[call: c1, call: c2, reason: toolUse], [text: "a", reason: stop]]
-    "on": [{event: tool_end, call_id: c1, do: raise}]
+    on: [{event: tool_end, call_id: c1, do: raise}]
 ---
 name: listener-fails-after-the-batch
 prompts:
   - replies: [[call: c1, reason: toolUse], [text: "a", reason: stop]]
-    "on": [{event: message_end, role: tool, do: raise}]
+    on: [{event: message_end, role: tool, do: raise}]
 """
 
 TOGETHER = """
@@ -226,19 +226,19 @@ name: cancel-at-the-second-tools-start
 prompts:
   - replies: [[call: c1, call: c2, reason: toolUse]]
     tools: {c1: deaf}
-    "on": [{event: tool_start, call_id: c2, do: cancel}]
+    on: [{event: tool_start, call_id: c2, do: cancel}]
 ---
 name: cancel-at-an-unknown-tools-end
 prompts:
   - replies: [[call: c1, call: {label: c2, tool: missing}, call: c3, reason: toolUse]]
     tools: {c1: deaf}
-    "on": [{event: tool_end, call_id: c2, do: cancel}]
+    on: [{event: tool_end, call_id: c2, do: cancel}]
 ---
 name: listener-fails-while-draining
 prompts:
   - replies: [[call: c1, call: c2, reason: toolUse]]
     tools: {c1: [cancel, deaf], c2: deaf}
-    "on": [{event: tool_end, do: raise}]
+    on: [{event: tool_end, do: raise}]
 """
 
 TOGETHER_LISTENERS = """
@@ -246,19 +246,19 @@ name: listener-fails-at-the-second-tools-start
 prompts:
   - replies: [[call: c1, call: c2, reason: toolUse], [text: "a", reason: stop]]
     tools: {c1: deaf}
-    "on": [{event: tool_start, call_id: c2, do: raise}]
+    on: [{event: tool_start, call_id: c2, do: raise}]
 ---
 name: listener-fails-at-an-unknown-tools-end
 prompts:
   - replies: [[call: c1, call: {label: c2, tool: missing}, call: c3, reason: toolUse], [text: "a", reason: stop]]
     tools: {c1: deaf}
-    "on": [{event: tool_end, call_id: c2, do: raise}]
+    on: [{event: tool_end, call_id: c2, do: raise}]
 ---
 name: listener-fails-while-others-run
 prompts:
   - replies: [[call: c1, call: c2, reason: toolUse], [text: "a", reason: stop]]
     tools: {c1: ok, c2: deaf}
-    "on": [{event: tool_end, call_id: c1, do: raise}]
+    on: [{event: tool_end, call_id: c1, do: raise}]
 """
 
 RAISES = """
@@ -294,7 +294,7 @@ PROMPTS = """
 name: prompt-at-the-prompt
 prompts:
   - replies: [[text: "a", reason: stop]]
-    "on": [{event: message_end, role: user, do: prompt}]
+    on: [{event: message_end, role: user, do: prompt}]
 ---
 name: prompt-before-it-opens
 prompts: [{replies: [[prompt, text: "a", reason: stop]]}]
@@ -308,17 +308,17 @@ prompts: [{replies: [[text: "a", reason: stop, prompt, terminator]]}]
 name: prompt-at-the-replys-end
 prompts:
   - replies: [[text: "a", reason: stop]]
-    "on": [{event: message_end, role: assistant, do: prompt}]
+    on: [{event: message_end, role: assistant, do: prompt}]
 ---
 name: prompt-at-a-tools-start
 prompts:
   - replies: [[call: c1, reason: toolUse], [text: "a", reason: stop]]
-    "on": [{event: tool_start, do: prompt}]
+    on: [{event: tool_start, do: prompt}]
 ---
 name: prompt-between-calls
 prompts:
   - replies: [[call: c1, call: c2, reason: toolUse], [text: "a", reason: stop]]
-    "on": [{event: tool_end, call_id: c1, do: prompt}]
+    on: [{event: tool_end, call_id: c1, do: prompt}]
 ---
 name: prompt-in-a-tool
 prompts:
@@ -333,17 +333,17 @@ prompts:
 name: prompt-after-the-batch
 prompts:
   - replies: [[call: c1, reason: toolUse], [text: "a", reason: stop]]
-    "on": [{event: message_end, role: tool, do: prompt}]
+    on: [{event: message_end, role: tool, do: prompt}]
 ---
 name: prompt-when-completed
 prompts:
   - replies: [[text: "a", reason: stop]]
-    "on": [{event: run_end, do: prompt}]
+    on: [{event: run_end, do: prompt}]
 ---
 name: prompt-when-failed
 prompts:
   - replies: [[text: "a", reason: error]]
-    "on": [{event: run_end, do: prompt}]
+    on: [{event: run_end, do: prompt}]
 """
 
 WALKS: tuple[Walk, ...] = (

@@ -164,6 +164,12 @@ def test_a_call_in_a_scenario_is_known_by_its_label_and_on_the_wire_by_its_id():
     assert [(spec.label, spec.wire_id) for spec in calls] == [("c1", "c1"), ("c2", "")]
 
 
+def test_on_is_a_word_and_no_truth_value():
+    """It may stand without quotes, as a reader takes it."""
+    prompt = one("{name: a, prompts: [{on: [{event: tool_start, do: cancel}]}]}").prompts[0]
+    assert prompt.on == (s.On(event="tool_start", do="cancel"),)
+
+
 # --------------------------------------------------------------------------------------------
 # What is written wrongly
 

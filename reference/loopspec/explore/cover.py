@@ -5,7 +5,7 @@ run is chosen once, on the reference loop, and committed as ``spec/cover.yaml``.
 
 * every pair of consecutive rows that is reachable under a profile's claims (and so every row), and
   every further pair that is reachable a single claim away from one;
-* every await point with a cancellation, heeding and deaf, under each of those sets of claims;
+* every await point with a cancellation, heeding and deaf, also one claim away where that matters;
 * every rule three times, in different scenarios (each value of a claim for itself).
 
 The choice is greedy: the candidate with the most open goals is next, the earlier one of equals.
@@ -55,6 +55,9 @@ _SEEN_ENOUGH = 40
 
 _NO_NEWS = 600
 """After so many candidates without anything new a step away from a profile is left."""
+
+_MOVES_POINTS = ("tools", "cancelled_tool", "cancelled_prefix", "listener_failure")
+"""The claims that change what goes on at an await point."""
 
 Goal = tuple[str, ...]
 
@@ -137,14 +140,15 @@ class Look:
         self._rules: Counter[str] = Counter()
         self._judge = Judge(variant.claims)
         self._of_claim = {name: rule.claim for name, rule in RULES.items()}
-        name = variant.name if variant.claim is None else ""
-        self._where = name
+        self._where = variant.name if variant.claim is None else ""
+        own = variant.claim is None or variant.claim in _MOVES_POINTS
+        self._points = variant.name if own else ""
 
     def at(self, trace: Trace) -> frozenset[Goal]:
         """The goals that this trace reaches."""
         walked = walk(trace)
         goals: set[Goal] = {("pair", self._where, pair_words(pair)) for pair in pairs_of(walked)}
-        goals |= {("point", self.variant.name, str(point)) for point in walked.points}
+        goals |= {("point", self._points, str(point)) for point in walked.points}
         for name, found in self._judge.add(trace).items():
             if any(isinstance(item, Held | Broke) for item in found):
                 goals.add(self._rule(name))
@@ -171,7 +175,7 @@ class _Needs:
         profiles = [reachable(Choices.of(claims)).pairs for claims in PROFILES.values()]
         novel = reachable(Choices.of(variant.claims)).pairs - frozenset().union(*profiles)
         self._open: Counter[Goal] = Counter({("pair", "", pair_words(pair)): 1 for pair in novel})
-        own = reachable(Choices.of(variant.claims)).points
+        own = reachable(Choices.of(variant.claims)).points if variant.claim in _MOVES_POINTS else ()
         self._open.update({("point", variant.name, str(point)): 1 for point in own})
         for rule in RULES.values():
             if rule.claim == variant.claim and rule.applies(dict(variant.claims)) and not rule.relation:

@@ -378,8 +378,8 @@ def nothing_after_terminal(index: TraceIndex) -> Iterator[Finding]:
 def call_told_before_execution(index: TraceIndex) -> Iterator[Finding]:
     """A user who may stop a tool has to see its call before it acts.
 
-    A target without an event for calls tells a call by its tool's start. Where events may lag
-    behind, a late one of those says nothing of the loop.
+    A target without an event for calls tells a call by its tool's start. Where events come by
+    another way than tool calls, a late one of those says nothing of the loop.
     """
     if not index.starts:
         return
@@ -387,7 +387,8 @@ def call_told_before_execution(index: TraceIndex) -> Iterator[Finding]:
         yield UNTOLD
         return
     calls = [(at, event) for at, event in index.events if event.type == EventType.CALL]
-    if not calls and exact(index):
+    # On the native wire events and tool calls come by one channel, so their order is known.
+    if not calls and (exact(index) or index.header.wire == "native"):
         calls = [(at, event) for at, event in index.events if event.type == EventType.TOOL_START]
     if not calls:
         return

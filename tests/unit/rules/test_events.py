@@ -238,7 +238,8 @@ class TestCallToldBeforeExecution:
         breaks(self.rule, tell(batch("c1").tool("c1"), "tool_start:c1").done())
 
     def test_a_tools_start_may_lag_where_the_target_moves_by_itself(self) -> None:
-        silent(self.rule, tell(batch("c1", grade="event").tool("c1"), "tool_start:c1").done())
+        late = tell(batch("c1", grade="event", wire="chat").tool("c1"), "tool_start:c1").done()
+        silent(self.rule, late)
 
     def test_it_is_silent_where_no_tool_started(self) -> None:
         silent(self.rule, alone().reply("Done.").completes())
