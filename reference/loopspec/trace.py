@@ -375,7 +375,7 @@ def dumps(trace: Trace) -> str:
 
 def loads(text: str | Iterable[str]) -> Trace:
     """Read NDJSON text back; raises :class:`TraceError` with the line number."""
-    lines = text.splitlines() if isinstance(text, str) else text
+    lines = text.split("\n") if isinstance(text, str) else text
     entries: list[Entry] = []
     before: tuple[Message, ...] = ()
     for number, line in enumerate(lines, 1):

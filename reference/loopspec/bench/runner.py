@@ -58,6 +58,10 @@ PLAIN_REPLY = Reply.model_validate([{"text": "Done."}, {"reason": "stop"}])
 """The answer to a recovery prompt and to a second prompt: one text, and stop."""
 
 
+PATIENCE = 0.02
+"""Seconds without a sign of a child after which it is asked whether it is still."""
+
+
 class LostTarget(Exception):
     """The target can no longer be spoken to; ``what`` says what it did. Adapters raise it."""
 
@@ -401,6 +405,14 @@ class Run:
             self.around.when_still(waiter)
             await waiter
             return
+        # A barrier costs round trips: as long as the target is seen to move, none is needed. Whether
+        # it is still is decided by the barrier alone, never by the time that was waited.
+        before = -1
+        while before != len(self.recorder):
+            before = len(self.recorder)
+            await asyncio.wait({waiter}, timeout=PATIENCE)
+            if waiter.done():
+                return
         quiet = asyncio.ensure_future(self.still())
         await asyncio.wait({quiet, waiter}, return_when=asyncio.FIRST_COMPLETED)
         if not quiet.done():

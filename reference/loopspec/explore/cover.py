@@ -53,7 +53,7 @@ TIMES = 3
 _SEEN_ENOUGH = 40
 """So many candidates of a rule are enough to choose from; the rest is not judged by it."""
 
-_NO_NEWS = 600
+_NO_NEWS = 1500
 """After so many candidates without anything new a step away from a profile is left."""
 
 _MOVES_POINTS = ("tools", "cancelled_tool", "cancelled_prefix", "listener_failure")
@@ -91,8 +91,7 @@ _MATTERS: dict[str, tuple[str, ...]] = {
     "length": ("length",),
     "deferred": ("deferred", "pending"),
     "empty_stop": ("nothing.", "blank.", "reasoning.stop", "reasoning.tooluse", "usage."),
-    "tools": ("call-call", "unknown-tool-call", "call-unknown", "interleaved", "wrong-type-call",
-              "call-wrong", "ids."),
+    "tools": ("call-call", "unknown-tool-call", "call-unknown", "interleaved"),
     "cancelled_tool": ("c1-cancel", "c2-cancel", "-on-tool", "-on-result", "slow"),
     "late_result": ("cancel-deaf", "cancel-ok", "c1-cancel", "slow"),
     "cancelled_prefix": ("cancel",),
@@ -102,7 +101,7 @@ _MATTERS: dict[str, tuple[str, ...]] = {
     "tool_exception": ("raises",),
     "concurrent_prompt": ("prompt",),
     "listener_failure": ("raise",),
-    "brackets": ("-on-turn", "-on-run", "raise-on"),
+    "brackets": ("-on-turn", "-on-run"),
     "fork": ("fork",),
     "max_turns": ("limit",),
 }  # fmt: skip

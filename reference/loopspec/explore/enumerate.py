@@ -121,6 +121,9 @@ _SPECIAL: dict[str, Callable[[str], Steps]] = {
     "unknown-tool": lambda c: (_call(f"{c}1", tool="no_such_tool", arguments={}),),
     "unknown-tool-call": lambda c: (_call(f"{c}1", tool="no_such_tool", arguments={}), _call(f"{c}2")),
     "call-unknown-tool": lambda c: (_call(f"{c}1"), _call(f"{c}2", tool="no_such_tool", arguments={})),
+    "call-unknown-tool-call": lambda c: (
+        _call(f"{c}1"), _call(f"{c}2", tool="no_such_tool", arguments={}), _call(f"{c}3"),
+    ),
     "wrong-type": lambda c: (_call(f"{c}1", tool="probe_number", arguments={"amount": "many"}),),
     "wrong-type-call": lambda c: (
         _call(f"{c}1", tool="probe_number", arguments={"amount": "many"}), _call(f"{c}2"),
@@ -522,6 +525,7 @@ _LISTENED = (
     "call.refusal", "call.deferred", "call.unknown", "call.error", "call.stop-no-terminator",
     "call.tooluse", "text-call.tooluse", "call-call.tooluse", "call-call.length", "unknown-tool.tooluse",
     "unknown-tool-call.tooluse", "call-unknown-tool.tooluse", "wrong-type-call.tooluse",
+    "call-unknown-tool-call.tooluse",
 )  # fmt: skip
 _THOROUGH = (
     "text.stop", "text.error", "text.terminator", "text.stop-text", "nothing.stop-text", "call.tooluse",
@@ -655,6 +659,11 @@ def _draining() -> Iterator[Draft]:
             name = f"x-{base}.c1-cancel-{word}.{'-'.join(does)}-on-{where}"
             yield Draft(name, (Prompt(replies=replies, tools=tools, on=on),))
     replies, called = _heard("call-call.tooluse")
+    for do, actions in product(("raise", "cancel"), _IN_REPLIES):  # where tools run side by side
+        acting = Tool(steps=(*actions, "deaf"))  # type: ignore[arg-type]
+        on = (On.model_validate({**_TRIGGERS["tool-start"], "nth": 2, "do": do}),)
+        name = f"x-call-call.tooluse.c1-{'-'.join(actions)}-deaf.{do}-on-tool-start-2"
+        yield Draft(name, (Prompt(replies=replies, tools={"c1": acting}, on=on),))
     tools = {"c1": ends["deaf"], "c2": slow}
     for do, where in product(_DOES, ("result-start", "result-end")):
         on = (

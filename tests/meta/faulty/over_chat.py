@@ -83,10 +83,8 @@ class ChatModel:
         self, messages: tuple[Message, ...], tools: tuple[str, ...], signal: Signal
     ) -> AsyncIterator[Piece]:
         """Ask for a stream."""
-        stream = await self.client.chat.completions.create(
-            model="m", messages=[encoded(message) for message in messages],
-            tools=self.tools, stream=True,
-        )  # type: ignore[call-overload]  # fmt: skip
+        body: dict[str, Any] = {"messages": [encoded(message) for message in messages], "tools": self.tools}
+        stream = await self.client.chat.completions.create(model="m", stream=True, **body)
         return _pieces(stream)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from loopspec import machine as fsm
 from loopspec.loop import LoopTool, ReferenceLoop
 from loopspec.machine import ABORTED_TEXT
-from loopspec.vocabulary import Call, Message, ToolResult, is_complete_json
+from loopspec.vocabulary import Call, Message, Outcome, ToolResult, is_complete_json
 from meta.faulty import claims, fault, machine_with
 from meta.faulty.parts import in_groups, keeps_results, sends, set_to
 
@@ -131,7 +131,7 @@ for _claim, _rule in (
 def _stop_there(m: fsm.Machine, i: Any, out: list[fsm.Output]) -> None:
     fsm.ACTIONS["finish the batch"](m, i, out)
     if i.failure == "unknown_tool":
-        out.append(fsm.Settle(fsm.Outcome.COMPLETED, answer=m.reply))
+        out.append(fsm.Settle(Outcome.COMPLETED, answer=m.reply))
 
 
 fault("tools.unknown-tool", "ends-in-silence-after-an-unknown-tool",
@@ -149,16 +149,20 @@ def _one_error_for_all(group: list[Message]) -> list[Message]:
 
 
 def _no_results_beside_errors(group: list[Message]) -> list[Message]:
-    failed = [r for r in group if isinstance(r, ToolResult) and r.is_error]
+    failed: list[Message] = [r for r in group if isinstance(r, ToolResult) and r.is_error]
     return failed or group
 
 
-def _abort_finished(m: fsm.Machine, i: Any, out: list[fsm.Output]) -> None:
-    """Everything that a parallel batch holds back becomes an error before the run fails."""
-    for call in m.calls:
-        if call.result is not None and not call.appended:
-            call.result = fsm._result(m, call.call, ABORTED_TEXT, "ABORTED")
-    fsm.ACTIONS["fail by the tool"](m, i, out)
+def _abort_finished(then: str) -> Any:
+    """Everything that a parallel batch holds back becomes an error when one of its tools raises."""
+
+    def action(m: fsm.Machine, i: Any, out: list[fsm.Output]) -> None:
+        for call in m.calls:
+            if call.result is not None and not call.appended:
+                call.result = fsm._result(m, call.call, ABORTED_TEXT, "ABORTED")
+        fsm.ACTIONS[then](m, i, out)
+
+    return action
 
 
 fault("tools.failure-leaves-history-paired", "gives-a-whole-batch-the-error-of-one-call",
@@ -170,7 +174,9 @@ fault("tools.failure-leaves-history-paired", "keeps-only-the-error-of-a-batch",
 fault("tools.failure-leaves-history-paired", "throws-finished-results-away-when-a-tool-raises",
       "A tool that raises makes aborted calls of those that had returned.",
       claims(tool_exception="raises", tools="parallel-source-order"),
-      machine=machine_with(actions={"fail by the tool": _abort_finished}))  # fmt: skip
+      machine=machine_with(
+          actions={name: _abort_finished(name) for name in ("fail by the tool", "drain, tool raised")}
+      ))  # fmt: skip
 
 
 class Unchecked(ReferenceLoop):
