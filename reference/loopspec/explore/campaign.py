@@ -58,7 +58,7 @@ recovery: false
 )
 
 
-class SmokeFailed(Exception):
+class SmokeFailed(Exception):  # noqa: N818 - what happened, not what to call it
     """The adapter (or its manifest) is wrong: nothing of the target can be judged."""
 
 
@@ -125,7 +125,7 @@ class Campaign:
         rules: Iterable[str] | None = None,
         seed: int = 0,
         budget: str = "quick",
-        progress: Progress = lambda phase, done, total: None,
+        progress: Progress = lambda *_: None,
     ) -> None:
         self.executor = executor
         self.seed = seed

@@ -32,8 +32,8 @@ from loopspec.adapters.reference import ReferenceAdapter
 from loopspec.bench.executor import Executor
 from loopspec.explore import enumerate as enumeration
 from loopspec.explore import reach
+from loopspec.explore.alphabet import NARROW, Draft
 from loopspec.explore.coverage import pair_words, pairs_of
-from loopspec.explore.enumerate import NARROW, Draft
 from loopspec.explore.reach import Pair, reachable
 from loopspec.explore.walk import walk
 from loopspec.judge import Judge

@@ -10,6 +10,7 @@ never asked.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import pairwise
 from typing import TypedDict
 
 from loopspec.explore.reach import Pair, reachable
@@ -39,7 +40,7 @@ def pair_words(pair: Pair) -> str:
 
 def pairs_of(walked: Walked) -> set[Pair]:
     """The pairs of consecutive rows in what one trace went through."""
-    return {pair for path in walked.paths for pair in zip(path, path[1:], strict=False)}
+    return {pair for path in walked.paths for pair in pairwise(path)}
 
 
 class Coverage:

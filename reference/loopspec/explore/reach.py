@@ -49,8 +49,10 @@ _REASONS = (
 
 @dataclass(slots=True)
 class _Node:
-    """A machine, the events of its last steps that are still to be told, and a call that is about
-    to be entered."""
+    """A machine, how many events of its last steps are untold, and what the shell is about to do.
+
+    ``entering`` is the call that is being entered; ``interruptible``: it is the tick of the prompt.
+    """
 
     machine: Machine
     untold: int

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from loopspec import machine as fsm
 from loopspec import trace as t
@@ -78,7 +79,7 @@ class _Cancel:
     starts: tuple[int, ...]
 
 
-class _Lost(Exception):
+class _LostWayError(Exception):
     """The run went a way that the machine does not have."""
 
 
@@ -102,7 +103,7 @@ class _Run:
         try:
             outputs = self.machine.feed(given)
         except fsm.IllegalInput:
-            raise _Lost from None
+            raise _LostWayError from None
         for output in outputs:
             if isinstance(output, fsm.StartTool):
                 self.feed(self._entered(output))
@@ -165,7 +166,7 @@ class _Run:
             self.feed(fsm.StreamEnded())
         self.proceed(lambda m: m.state is State.REQUESTING)
         if self.machine.state is not State.REQUESTING:
-            raise _Lost
+            raise _LostWayError
         self.request = number
         self.starts.clear()
 
@@ -180,14 +181,14 @@ class _Run:
             and (entry.call_id in (None, status.call.id) or status.call.arguments == entry.arguments)
         ]
         if not free:
-            raise _Lost
+            raise _LostWayError
         place = free[0]
         self.proceed(lambda m: m.calls[place].state is not CallState.ANNOUNCED)
         if self.machine.calls[place].state is CallState.ANNOUNCED:
             self.take_settled()
             self.proceed(lambda m: m.calls[place].state is not CallState.ANNOUNCED)
         if self.machine.calls[place].state is CallState.ANNOUNCED:
-            raise _Lost
+            raise _LostWayError
         self.starts[entry.start] = place
 
     def tool_settled(self, entry: t.ToolSettled) -> None:
@@ -301,7 +302,7 @@ class _Walk:
             return
         try:
             what()
-        except _Lost:
+        except _LostWayError:
             run.lost = True
 
     def _run_of(self, prompt: int | None) -> _Run | None:
@@ -432,7 +433,7 @@ class _Walk:
         return bool((signalled & set(cancel.starts)) - left)
 
 
-_HANDLERS: dict[type, Callable[[_Walk, int, t.Entry], None]] = {
+_HANDLERS: dict[type, Callable[[_Walk, int, Any], None]] = {
     t.Prompted: _Walk._prompted,
     t.Requested: _Walk._requested,
     t.Opened: _Walk._opened,
@@ -445,7 +446,7 @@ _HANDLERS: dict[type, Callable[[_Walk, int, t.Entry], None]] = {
     t.ListenerRaised: _Walk._listener_raised,
     t.Settled: _Walk._over,
     t.Hung: _Walk._over,
-}  # type: ignore[dict-item]
+}
 
 
 def walk(trace: t.Trace) -> Walked:
