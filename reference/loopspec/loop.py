@@ -18,6 +18,7 @@ plain asyncio.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -41,7 +42,7 @@ from loopspec.vocabulary import (
 
 
 class Model(Protocol):
-    """Where replies come from."""
+    """Where replies come from. If it has a ``name``, messages name it as their provider."""
 
     async def open(
         self, messages: tuple[Message, ...], tools: tuple[str, ...], signal: Signal
@@ -177,6 +178,7 @@ class ReferenceLoop:
         self.max_turns: int | None = max_turns
         self.machines: list[Machine] = []
         self._model = model
+        self._provider: str | None = getattr(model, "name", None)
         self._tools = {tool.name: tool for tool in tools}
         self._machine = machine
         self._listeners: list[Listener] = []
@@ -329,7 +331,7 @@ class ReferenceLoop:
         if isinstance(output, fsm.Emit):
             await self._emit(run, output.event)
         elif isinstance(output, fsm.Append):
-            self.append(run.messages, output.message)
+            self.append(run.messages, self._signed(output.message))
         elif isinstance(output, fsm.RecordAttempt):
             self.attempts.append(output.message)
         elif isinstance(output, fsm.SendRequest):
@@ -346,6 +348,12 @@ class ReferenceLoop:
             run.tool_signal.set()
         elif isinstance(output, fsm.Settle):
             run.settle = output
+
+    def _signed(self, message: Message) -> Message:
+        """An assistant message names the model that it came from, whole or cut."""
+        if self._provider is None or not isinstance(message, AssistantMessage):
+            return message
+        return dataclasses.replace(message, provider=self._provider)
 
     def append(self, messages: list[Message], message: Message) -> None:
         """Append a message to history."""

@@ -80,6 +80,7 @@ class _Tool:
 @dataclass(frozen=True, slots=True)
 class _Model:
     bench: Bench
+    name: str = "loopspec"
 
     async def open(
         self, messages: tuple[Message, ...], tools: tuple[str, ...], signal: Signal

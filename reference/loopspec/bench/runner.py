@@ -371,6 +371,20 @@ class Run:
             )
         )  # fmt: skip
 
+    async def _settle_all(self) -> bool:
+        """Wait until all prompts and the actions that were begun meanwhile are over; as below.
+
+        A run may settle while an action still waits for its effects. What comes after the action,
+        such as a deaf provider's reply, belongs before the next prompt.
+        """
+        while await self._settle():
+            if not self._acting:
+                return True
+            while self._acting and not self._open:
+                await self.still()
+                await asyncio.sleep(0)
+        return False
+
     async def _settle(self) -> bool:
         """Wait until every open prompt has settled; ``False``: one never will."""
         while self._open:
@@ -485,7 +499,7 @@ class Run:
             if prompt.cancel == "before_request" and not hasattr(self._session, "barrier"):
                 await asyncio.sleep(0)
                 await self._cancel("before the first request")
-            if not await self._settle():
+            if not await self._settle_all():
                 return
             await self._read_history()
             if any(isinstance(entry, TargetLost) for entry in self.recorder.entries()):

@@ -349,7 +349,7 @@ def _unstarted(index: TraceIndex, cut: Cut, exchange: Exchange, call: SentCall) 
             late[0].at,
         )
         return
-    places = _places(index, cut)
+    places = _places(index, cut, call)
     if not places:
         yield Hidden("neither history nor a later request shows what the call got")
         return
@@ -368,11 +368,15 @@ def _unstarted(index: TraceIndex, cut: Cut, exchange: Exchange, call: SentCall) 
     yield Held(call.began_at, returned, places[-1][1])
 
 
-def _places(index: TraceIndex, cut: Cut) -> list[tuple[str, int, tuple[Message, ...]]]:
-    """Where results can be seen after the run: its history, and the next request."""
+def _places(index: TraceIndex, cut: Cut, call: SentCall) -> list[tuple[str, int, tuple[Message, ...]]]:
+    """Where the call's result can be seen after the run: its history, and the next request.
+
+    A target may put its history in order when it makes the next request, and not before: a history
+    at rest that has no result yet decides nothing.
+    """
     places: list[tuple[str, int, tuple[Message, ...]]] = []
     history = index.history_after(cut.run)
-    if history is not None:
+    if history is not None and _result(history[1].messages, call.id) is not None:
         places.append(("history", history[0], history[1].messages))
     request = next_request(index, cut.run)
     if request is not None:

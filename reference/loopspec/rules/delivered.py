@@ -81,6 +81,22 @@ def of_kind(runs: Iterable[tuple[str, str]], kind: str) -> str:
     return "".join(text for item, text in runs if item == kind)
 
 
+def carries(runs: Runs, kind: str, have: str) -> bool:
+    """Whether ``have`` is all stretches of a kind in order, with at most white space between them.
+
+    A wire that has one text for a message makes some loops join their blocks with a line break.
+    """
+    at = 0
+    for item, text in runs:
+        if item != kind or not text.strip():
+            continue
+        gap = have[at:].find(text)
+        if gap < 0 or have[at : at + gap].strip():
+            return False
+        at += gap + len(text)
+    return not have[at:].strip()
+
+
 def says(runs: Runs) -> bool:
     """Whether anything but blank text and reasoning is there."""
     return any(kind != "call" and text.strip() for kind, text in runs)

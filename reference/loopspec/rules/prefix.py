@@ -150,8 +150,8 @@ def _blocks(index: TraceIndex, item: Interrupted) -> Iterator[Finding]:
 
 @rule(
     "prefix.blank-writes-no-message",
-    "A cancellation before anything but white space or calls was delivered MUST NOT leave an"
-    " assistant message.",
+    "A cancellation before anything but white space or calls was delivered MUST NOT leave an empty"
+    " message or any other message of the reply.",
     source="A",
     claim="cancelled_prefix",
     values=("finalize",),

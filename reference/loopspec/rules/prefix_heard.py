@@ -15,6 +15,7 @@ from loopspec.rules.delivered import (
     UNSEEN,
     Interrupted,
     at_rest,
+    carries,
     each,
     further_messages,
     judged,
@@ -101,9 +102,9 @@ def _as_kept(index: TraceIndex, item: Interrupted, kind: str, have: str) -> bool
     message = None
     if history is not None:
         message = kept_in(index, history[1].messages, item.run, item.exchange)
-    if message is not None and of_kind(kept_runs(message), kind) == have:
+    if message is not None and carries(kept_runs(message), kind, have):
         return bool(have) or not item.expected(kind).strip() or kind == "reasoning"
-    return item.fits_kind(index, kind, have)
+    return item.fits_kind(index, kind, have) or carries(item.delivered, kind, have)
 
 
 @rule(

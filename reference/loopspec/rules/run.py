@@ -8,7 +8,7 @@ wrong that anybody but the loop is to blame for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from loopspec.rules.base import Broke, Finding, Held, Hidden, rule
 from loopspec.rules.cuts import breaks, quote, starts_of, unknown_starts
@@ -196,20 +196,30 @@ def _late(index: TraceIndex, run: Run) -> tuple[str, int] | None:
 
 
 def _recorded_late(index: TraceIndex, run: Run) -> tuple[str, int] | None:
-    """Whether a later reading of history has more of this run than the one after it."""
+    """Whether a later reading of history has more of this run than the one after it.
+
+    A result for a call that had none is no news of the run: that is how history is put in order
+    when the next request is made.
+    """
     first = at_rest(index, run)
     if first is None:
         return None
-    before = _count(index, first[1].messages, run)
+    before = messages_of(index, first[1].messages, run)
+    repaired = unanswered(before)
     for at, read in index.histories:
-        if at > first[0] and _count(index, read.messages, run) > before:
+        mine = messages_of(index, read.messages, run) if at > first[0] else ()
+        if _count(mine, repaired) > _count(before, repaired):
             return "a message of it was recorded afterwards", at
     return None
 
 
-def _count(index: TraceIndex, messages: tuple[Message, ...], run: Run) -> int:
-    mine = messages_of(index, messages, run)
-    return sum(isinstance(message, AssistantMessage | ToolResult) for message in mine)
+def _count(messages: Sequence[Message], repaired: Collection[str]) -> int:
+    """The run's own messages, without results for calls that had been left without one."""
+    return sum(
+        isinstance(message, AssistantMessage)
+        or (isinstance(message, ToolResult) and message.call_id not in repaired)
+        for message in messages
+    )
 
 
 @rule(

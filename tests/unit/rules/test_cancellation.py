@@ -244,6 +244,12 @@ class TestUnstartedCall:
     def test_no_result_breaks(self) -> None:
         assert "there is none" in breaks(self.rule, self.ended().cancelled().again())
 
+    def test_a_history_that_is_put_in_order_for_the_next_request_holds(self) -> None:
+        holds(self.rule, self.ended().cancelled().history().aborts("c2").again())
+
+    def test_a_history_at_rest_without_a_result_decides_nothing(self) -> None:
+        hidden(self.rule, self.ended().cancelled().history())
+
     def test_a_result_that_is_not_marked_as_an_error_breaks(self) -> None:
         story = self.ended().answers("c2", text="skipped").cancelled().history()
         assert "not marked as one" in breaks(self.rule, story)

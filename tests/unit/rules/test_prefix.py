@@ -8,7 +8,7 @@ import pytest
 from build_cancellation import Cut, alone, batch, breaks, call, cut, hidden, holds, silent, thought
 
 from loopspec.rules import RULES
-from loopspec.vocabulary import Call, OtherMessage, Reason, ReasoningDelta, Terminator
+from loopspec.vocabulary import Call, OtherMessage, Reason, Reasoning, ReasoningDelta, Terminator
 
 FINALIZE = {"cancelled_prefix": "finalize"}
 DISCARD = {"cancelled_prefix": "discard"}
@@ -285,6 +285,14 @@ class TestInNextRequest:
 
     def test_trimmed_text_breaks(self) -> None:
         breaks(self.rule, stopped("First, plan. ").keeps("First, plan.").cancelled().again())
+
+    def test_blocks_may_be_joined_with_white_space(self) -> None:
+        story = stopped("First. ", ReasoningDelta("Hm. "), "Then.").keeps("First. \n", Reasoning("Hm. "), "Then.")
+        holds(self.rule, story.cancelled().again())
+
+    def test_blocks_in_another_order_break(self) -> None:
+        story = stopped("First. ", ReasoningDelta("Hm. "), "Then.").keeps("Then.", Reasoning("Hm. "), "First. ")
+        breaks(self.rule, story.cancelled().again())
 
     def test_reasoning_beside_text_need_not_be_carried_by_every_wire(self) -> None:
         story = stopped(ReasoningDelta("Hm. "), "Plan. ", wire="chat").keeps("Plan. ").cancelled()
