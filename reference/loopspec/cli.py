@@ -61,9 +61,7 @@ def _config() -> dict[str, Any]:
             known = {param.name for param in run.params}
             for key in data:
                 if key.replace("-", "_") not in known:
-                    raise Unusable(
-                        f"{path}: there is no option {key!r}; options are those of 'loopspec run'"
-                    )
+                    raise Unusable(f"{path}: there is no option {key!r}; options are those of 'loopspec run'")
             return {key.replace("-", "_"): value for key, value in data.items()}
     return {}
 
@@ -76,7 +74,7 @@ def _console(stderr: bool = False) -> Console:
     return Console(stderr=stderr, width=width, soft_wrap=False, highlight=False)
 
 
-def _interrupt(number: int, frame: Any) -> None:
+def _interrupt(*_: Any) -> None:
     """Being told to end is as good as Ctrl-C: let go of the target, say what is known."""
     raise KeyboardInterrupt
 
@@ -97,7 +95,7 @@ class _Group(click.Group):
             # The reader (head, less) has gone; that is no fault.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, it is told and has an exit code
             import traceback
 
             traceback.print_exc()
@@ -115,14 +113,14 @@ def main() -> None:
     """
 
 
-def _complete_targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _complete_targets(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     from loopspec.adapters import managed
 
     names = ["reference", *(manifest.name for manifest in managed.available())]
     return [name for name in names if name.startswith(incomplete)]
 
 
-def _complete_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+def _complete_rules(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     from loopspec.rules import RULES
 
     return [name for name in RULES if name.startswith(incomplete)]
@@ -182,9 +180,7 @@ def _with_target_options(command: Any) -> Any:
 )  # fmt: skip
 @click.option("--json", "json_path", metavar="FILE", help="Write the report as JSON ('-': to the terminal).")
 @click.option("--junit", metavar="FILE", help="Write the report as JUnit XML.")
-@click.option(
-    "--save-failures", metavar="DIR", help="Write the minimal scenario of each broken rule there."
-)
+@click.option("--save-failures", metavar="DIR", help="Write the minimal scenario of each broken rule there.")
 @click.option("--known", metavar="FILE", help="A file of known failures: rule, evidence, reason.")
 @click.option("--quiet", "-q", is_flag=True, help="Only the last line.")
 @click.pass_context
@@ -410,9 +406,7 @@ def _load(text: str) -> list[Scenario]:
     if found:
         return found
     if not Path(text).exists():
-        raise Unusable(
-            f"{text!r} is neither an example's name (see 'loopspec list scenarios') nor a file"
-        )
+        raise Unusable(f"{text!r} is neither an example's name (see 'loopspec list scenarios') nor a file")
     try:
         return scenarios.load(text)
     except scenarios.ScenarioError as error:

@@ -367,7 +367,7 @@ class ReferenceLoop:
                     await told
             except fsm.IllegalInput:
                 raise  # from a cancel or prompt in the listener: the loop's own fault, not its
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - a listener is somebody else's code
                 run.feed(fsm.ListenerFailed(str(error) or type(error).__name__))
                 return
 
@@ -417,7 +417,7 @@ class ReferenceLoop:
         task, run.opening = run.opening, None
         try:
             run.stream = task.result()
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - any failure is one
             run.feed(fsm.StreamFailed(str(error) or type(error).__name__))
         else:
             run.feed(fsm.Opened())
@@ -433,7 +433,7 @@ class ReferenceLoop:
             piece = task.result()
         except StopAsyncIteration:
             run.feed(fsm.StreamEnded())
-        except (Exception, asyncio.CancelledError) as error:
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - any failure is one
             run.feed(fsm.StreamFailed(str(error) or type(error).__name__))
         else:
             run.feed(fsm.Received(piece))
@@ -506,7 +506,7 @@ class ReferenceLoop:
             return fsm.ToolSettled(place, await tool.call(arguments, call.id, signal))
         except asyncio.CancelledError:
             return fsm.ToolSettled(place, "The call was cancelled.", aborted=True)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a tool is somebody else's code
             return fsm.ToolSettled(place, str(error) or type(error).__name__, "tool_exception")
 
 

@@ -788,8 +788,8 @@ def _take_piece(m: Machine, i: Received, out: list[Output]) -> None:
         _emit(out, EventType.MESSAGE_START, role="assistant")
     if isinstance(i.piece, TextDelta | ReasoningDelta):
         text = isinstance(i.piece, TextDelta)
-        type = EventType.TEXT_DELTA if text else EventType.REASONING_DELTA
-        _emit(out, type, role="assistant", text=i.piece.text)
+        delta = EventType.TEXT_DELTA if text else EventType.REASONING_DELTA
+        _emit(out, delta, role="assistant", text=i.piece.text)
 
 
 def _note_reason(m: Machine, i: Received, out: list[Output]) -> None:

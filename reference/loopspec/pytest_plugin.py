@@ -43,7 +43,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--loopspec-profile", metavar="NAME", default="rejecting",
         help="whose claims the built-in reference runs with",
     )  # fmt: skip
-    group.addoption("--loopspec-budget", choices=["quick", "full"], default="quick", help="how much to explore")
+    group.addoption(
+        "--loopspec-budget", choices=["quick", "full"], default="quick", help="how much to explore"
+    )
     group.addoption("--loopspec-seed", type=int, default=0, help="same seed, same verdicts")
 
 
@@ -121,9 +123,9 @@ class Golden:
 
 @pytest.fixture
 def loopspec_snapshot(request: pytest.FixtureRequest) -> Golden:
-    """Compare a trace with its golden file: ``assert trace == loopspec_snapshot("some/name")``.
+    """Golden files, each a trace under a name of your own.
 
-    Files lie in ``snapshots/`` beside your pytest configuration and are kept by syrupy:
+    ``assert trace == loopspec_snapshot("some/name")`` compares. Files lie in ``snapshots/`` beside your pytest configuration and are kept by syrupy:
     ``--snapshot-update`` writes them. ``loopspec_snapshot.unused("some")`` lists those that no
     longer have a trace. Skipped where syrupy is not installed.
     """

@@ -93,8 +93,11 @@ class ReasoningStep(_Model):
 
 
 class CallSpec(_Model):
-    """A tool call. ``label`` is its name in the scenario; the id on the wire is the label unless
-    given. ``arguments`` is an object, or text to send exactly these characters."""
+    """A tool call.
+
+    ``label`` is its name in the scenario; the id on the wire is the label unless given.
+    ``arguments`` is an object, or text to send exactly these characters.
+    """
 
     label: str
     id: str | None = None
@@ -381,8 +384,11 @@ class Settings(_Model):
 
 
 class Scenario(_Model):
-    """One scenario. ``rules`` are those that it is an example of; ``claims`` those that a target
-    must have for the scenario to say anything (the reference takes them as its settings)."""
+    """One scenario.
+
+    ``rules`` are those that it is an example of; ``claims`` those that a target must have for the
+    scenario to say anything (the reference takes them as its settings).
+    """
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9.-]*$")
     title: str = ""
@@ -479,7 +485,7 @@ def parse(text: str, where: str = "<text>") -> list[Scenario]:
     scenarios = []
     try:
         nodes = list(yaml.compose_all(text, Loader=_Loader))
-        documents = list(yaml.load_all(text, Loader=_Loader))  # noqa: S506 - a safe loader
+        documents = list(yaml.load_all(text, Loader=_Loader))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1

@@ -47,12 +47,22 @@ class GoldenTraces(SingleFileSnapshotExtension):
         return str(test_location.item.config.rootpath / FOLDER)
 
     @classmethod
-    def get_file_basename(cls, *, test_location: PyTestLocation, index: SnapshotIndex) -> str:
+    def get_file_basename(
+        cls,
+        *,
+        test_location: PyTestLocation,  # noqa: ARG003 - what syrupy calls it with
+        index: SnapshotIndex,
+    ) -> str:
         """The name that the test gave, as it is."""
         return str(index)
 
     @classmethod
-    def get_snapshot_name(cls, *, test_location: PyTestLocation, index: SnapshotIndex = 0) -> str:
+    def get_snapshot_name(
+        cls,
+        *,
+        test_location: PyTestLocation,  # noqa: ARG003 - what syrupy calls it with
+        index: SnapshotIndex = 0,
+    ) -> str:
         """The name that the test gave, as it is."""
         return str(index)
 

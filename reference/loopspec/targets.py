@@ -61,7 +61,7 @@ def _own_process(path: Path) -> Any:
     elif manifest.adapter:
         command = [manifest.python or sys.executable, str(path.parent / manifest.adapter)]
     else:
-        raise TargetError(f"{path}: say how to start the adapter: command = [...] or adapter = \"...\"")
+        raise TargetError(f"{path}: say how to start the adapter: command = [...] or adapter = '...'")
     return ProcessAdapter(manifest, command, cwd=path.parent)
 
 
@@ -136,8 +136,6 @@ def with_claims(manifest: Manifest, changes: Mapping[str, str]) -> Manifest:
 
     kept = [claim for claim in manifest.claims if claim.name not in changes]
     added = [
-        Claim(name=name, value=value, source="the command line")
-        for name, value in changes.items()
-        if value
+        Claim(name=name, value=value, source="the command line") for name, value in changes.items() if value
     ]
     return manifest.model_copy(update={"claims": (*kept, *added)})

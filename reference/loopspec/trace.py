@@ -157,8 +157,11 @@ class Signalled:
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
-    """A probe tool was entered. ``call_id`` is the scripted call it serves, ``None`` if no
-    scripted call has this tool and these arguments; ``arguments`` is JSON text as received."""
+    """A probe tool was entered.
+
+    ``call_id`` is the scripted call it serves, ``None`` if no scripted call has this tool and these
+    arguments; ``arguments`` is JSON text as received.
+    """
 
     start: int
     tool: str
@@ -232,8 +235,11 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """The run of ``prompt`` can no longer move, and had not settled. ``how`` says how it was
-    known: ``still`` (nothing can wake it) or ``watchdog`` (confirmed with five times the time)."""
+    """The run of ``prompt`` can no longer move, and had not settled.
+
+    ``how`` says how it was known: ``still`` (nothing can wake it) or ``watchdog`` (confirmed with
+    five times the time).
+    """
 
     prompt: int
     how: str
@@ -389,9 +395,7 @@ def loads(text: str | Iterable[str]) -> Trace:
         except ValueError as error:
             raise TraceError(f"line {number}: {error}") from error
         if isinstance(entry, Header) and entry.format != FORMAT:
-            raise TraceError(
-                f"line {number}: trace format {entry.format}, this loopspec reads {FORMAT}"
-            )
+            raise TraceError(f"line {number}: trace format {entry.format}, this loopspec reads {FORMAT}")
         entries.append(entry)
         if isinstance(entry, Requested):
             before = entry.messages

@@ -437,9 +437,7 @@ streams finalize their delivered prefix*.
 
 
 _BLOCKS: dict[str, type] = {cls.type: cls for cls in (Text, Reasoning, Call)}
-_MESSAGES: dict[str, type] = {
-    cls.role: cls for cls in (SystemMessage, UserMessage, ToolResult, OtherMessage)
-}
+_MESSAGES: dict[str, type] = {cls.role: cls for cls in (SystemMessage, UserMessage, ToolResult, OtherMessage)}
 _PIECES: dict[str, type] = {
     cls.type: cls
     for cls in (

@@ -33,9 +33,7 @@ def in_process(claims: dict[str, str]) -> Any:
 
 def over_stdio(claims: dict[str, str]) -> Any:
     """The reference in a child process, speaking the protocol as a stranger's loop would."""
-    variant = Variant(
-        wire="native", grade=Grade.EVENT, observes=OBSERVES, options={"claims": claims}
-    )
+    variant = Variant(wire="native", grade=Grade.EVENT, observes=OBSERVES, options={"claims": claims})
     manifest = reference_manifest(claims).model_copy(update={"variants": {"stdio": variant}})
     command = [sys.executable, str(PACKAGE / "adapters" / "reference_child.py")]
     return ProcessAdapter(manifest, command)
@@ -57,8 +55,7 @@ def test_the_reference_keeps_every_rule(profile: str, place: Any) -> None:
     open_rules = {
         name
         for name, r in result.results.items()
-        if r.verdict in (Verdict.NOT_EXERCISED, Verdict.NOT_OBSERVABLE)
-        and r.rule.level is not Level.OBSERVED
+        if r.verdict in (Verdict.NOT_EXERCISED, Verdict.NOT_OBSERVABLE) and r.rule.level is not Level.OBSERVED
     }
     silent = NO_RUN_END if PROFILES[profile]["brackets"] == "none" else set()
     assert open_rules == silent

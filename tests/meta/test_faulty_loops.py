@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from meta.faulty import CONTROLS, FAULTS, Control, Fault
-from meta.faulty import chapters as chapters
 
 from loopspec.bench.executor import Executor
 from loopspec.judge import Judge
@@ -19,6 +17,8 @@ from loopspec.library import cover, examples
 from loopspec.rules import RULES
 from loopspec.scenario import Scenario
 from loopspec.vocabulary import Level, Verdict
+from meta.faulty import CONTROLS, FAULTS, Control, Fault
+from meta.faulty import chapters as chapters
 
 JUDGED = [name for name, rule in RULES.items() if rule.level is not Level.OBSERVED]
 

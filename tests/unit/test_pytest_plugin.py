@@ -26,7 +26,9 @@ GOOD = "ReferenceAdapter(PROFILES['rejecting'])"
 LYING = "lying.adapter()"
 
 
-def suite(pytester: pytest.Pytester, *, adapter: str = GOOD, body: str = "", extra: str = "") -> pytest.RunResult:
+def suite(
+    pytester: pytest.Pytester, *, adapter: str = GOOD, body: str = "", extra: str = ""
+) -> pytest.RunResult:
     """Run a test file with one subclass of the suite."""
     pytester.makepyfile(MINE.format(adapter=adapter, body=body, extra=extra))
     return pytester.runpytest("-p", "no:randomly", "-rA")

@@ -53,7 +53,7 @@ from loopspec.vocabulary import Event, Piece, message_from_json, piece_to_json
 _SEE = "see the messages in spec/protocol.md"
 
 
-class TargetRaised(Exception):  # noqa: N818 - it says what happened, not that we failed
+class TargetRaised(Exception):
     """The target's own code raised in ``open``, ``cancel``, ``history``, ``fork`` or ``close``.
 
     ``raw`` is ``{"raised": [...]}``, the chain of exceptions, outermost first.
@@ -177,7 +177,9 @@ class Host:
         except RpcError as error:
             if error.code == TARGET_RAISED:
                 chain = self._check(RaisedData, method, error.data)
-                raise TargetRaised(method, chain.model_dump(by_alias=True, exclude_unset=True)["raised"]) from None
+                raise TargetRaised(
+                    method, chain.model_dump(by_alias=True, exclude_unset=True)["raised"]
+                ) from None
             if error.code == NO_SUCH_METHOD:
                 raise NotImplementedError(f"the child cannot {method}: {error}") from None
             raise self._lost(f"{method!r} was answered with error {error.code}: {error}", _SEE) from None
@@ -419,5 +421,3 @@ class Host:
             self.channel.release()
             self.channel.child.stop(self.limits.grace)
         self.channel.end(ChildLost("the adapter was closed", hint="open a session to start it again"))
-
-

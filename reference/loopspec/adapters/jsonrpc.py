@@ -63,7 +63,7 @@ class Limits:
     messages: int = 100_000
 
 
-class ChildLost(Exception):  # noqa: N818 - it says what happened, not that we failed
+class ChildLost(Exception):
     """The child died, hung, flooded or spoke rubbish, and was ended with its process group.
 
     ``what`` says what it did, ``hint`` what to do about it, ``stderr_tail`` is the last that it
@@ -81,7 +81,7 @@ class ChildLost(Exception):  # noqa: N818 - it says what happened, not that we f
         return TargetLost(self.what)
 
 
-class ProtocolBroken(Exception):  # noqa: N818 - likewise
+class ProtocolBroken(Exception):
     """A message breaks the protocol: what came, and what was expected."""
 
     def __init__(self, what: str, hint: str) -> None:
@@ -89,7 +89,7 @@ class ProtocolBroken(Exception):  # noqa: N818 - likewise
         self.hint = hint
 
 
-class BenchFault(Exception):  # noqa: N818 - a fault of ours, with its cause
+class BenchFault(Exception):
     """The bench failed while it served the child; nothing of this is the target's doing."""
 
 
@@ -105,8 +105,7 @@ def quoted(line: bytes) -> str:
     """The line for an error message: at most 200 characters, nothing that moves a cursor."""
     text = line[:800].decode("utf-8", "backslashreplace")
     shown = "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
-        for char in text[:201]
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text[:201]
     )
     return f"'{shown[:200]}...'" if len(shown) > 200 else f"'{shown}'"
 

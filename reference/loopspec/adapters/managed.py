@@ -48,7 +48,7 @@ _QUIET = {
 }
 
 
-class TargetUnavailable(Exception):  # noqa: N818 - it names the state, as callers speak of it
+class TargetUnavailable(Exception):
     """A target cannot be run here. ``remedy`` says what to do about it."""
 
     def __init__(self, message: str, remedy: str) -> None:

@@ -193,9 +193,7 @@ def interpret(raw: dict[str, Any], manifest: Manifest) -> Meaning:
             for item in chain:
                 names = {item["type"], *item.get("mro", ())}
                 if entry.raised in names and _fits(entry.where, item.get("fields", {})):
-                    return Meaning(
-                        entry.outcome, Form.RAISED, entry.reason, None, message, entry
-                    )
+                    return Meaning(entry.outcome, Form.RAISED, entry.reason, None, message, entry)
         return Meaning(Outcome.FAILED, Form.RAISED, FailureReason.UNKNOWN, None, message)
     value = raw.get("returned")
     form = Form.TOLD if raw.get("told") else Form.RETURNED

@@ -57,9 +57,7 @@ class ProcessSession:
         self._forks = 0
         host.sessions[name] = HostSession(name, bench)
 
-    async def prompt(
-        self, text: str, *, on: Iterable[Any] = (), cancel: str | None = None
-    ) -> RawSettlement:
+    async def prompt(self, text: str, *, on: Iterable[Any] = (), cancel: str | None = None) -> RawSettlement:
         """Give a prompt and wait until it settles; what the target raises is in the settlement.
 
         ``on`` is what to do inside the target's listener, as :class:`loopspec.scenario.On` or
@@ -190,8 +188,7 @@ class ProcessAdapter:
             "session": session.name,
             "settings": _plain_settings(settings),
             "tools": [
-                {"name": t.name, "description": t.description, "schema": dict(t.schema)}
-                for t in bench.tools
+                {"name": t.name, "description": t.description, "schema": dict(t.schema)} for t in bench.tools
             ],
             "base_urls": {} if native else {settings.wire: bench.base_url(settings.wire)},
         }

@@ -82,8 +82,11 @@ class Bench(Protocol):
         """The native wire: open a reply; raises :class:`ProviderError` if the provider fails."""
 
     def tell(self, event: Event) -> None:
-        """Pass on an event that the target told. Call it from inside the target's own listener:
-        it raises :class:`ListenerError` there when the scenario has the listener fail."""
+        """Pass on an event that the target told.
+
+        Call it from inside the target's own listener: it raises :class:`ListenerError` there when
+        the scenario has the listener fail.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +102,10 @@ class Session(Protocol):
     """One conversation with the target."""
 
     def prompt(self, text: str) -> Awaitable[Returned]:
-        """Give a prompt and wait until it settles. Return what the target returned; let what it
-        raises pass."""
+        """Give a prompt and wait until it settles.
+
+        Return what the target returned; let what it raises pass.
+        """
 
     def cancel(self) -> Awaitable[None] | None:
         """Cancel as the target has it; return what it returns."""
@@ -113,8 +118,11 @@ class Session(Protocol):
 
 
 class Adapter(Protocol):
-    """A target: its manifest, and how to open a session. A session may have ``fork()`` too, which
-    returns another session that starts with this one's history; the manifest then claims it."""
+    """A target: its manifest, and how to open a session.
+
+    A session may have ``fork()`` too, which returns another session that starts with this one's
+    history; the manifest then claims it.
+    """
 
     manifest: Manifest
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loopspec import loop as loops
-from loopspec.adapters.manifest import Claim, Manifest, Mapping as Outcome_, Variant
+from loopspec.adapters.manifest import Claim, Manifest, Variant
+from loopspec.adapters.manifest import Mapping as Outcome_
 from loopspec.adapters.protocol import Bench, ModelRequest, OpenSettings, ProbeTool, Returned
 from loopspec.machine import Choices, Machine
 from loopspec.signals import Signal
@@ -25,9 +26,7 @@ def _outcomes() -> tuple[Outcome_, ...]:
     """How the loop's settlements are told apart: its exceptions, and the marks it returns."""
     entries = [
         Outcome_(raised=f"{_HERE}.BusyError", outcome=Outcome.REFUSED, reason=FailureReason.BUSY),
-        Outcome_(
-            raised=f"{_HERE}.InvalidLimit", outcome=Outcome.REFUSED, reason=FailureReason.INVALID
-        ),
+        Outcome_(raised=f"{_HERE}.InvalidLimit", outcome=Outcome.REFUSED, reason=FailureReason.INVALID),
     ]
     for reason in FailureReason:
         entries.append(

@@ -17,6 +17,7 @@ certain. Elsewhere a watchdog waits first, and its verdict is confirmed with fiv
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -128,9 +129,7 @@ def _qualified(cls: type) -> str:
 class Run:
     """One scenario being run; implements the bench that the adapter sees."""
 
-    def __init__(
-        self, scenario: Scenario, adapter: Adapter, variant: str, around: Surroundings
-    ) -> None:
+    def __init__(self, scenario: Scenario, adapter: Adapter, variant: str, around: Surroundings) -> None:
         self.scenario = scenario
         self.manifest: Manifest = adapter.manifest
         self.adapter = adapter
@@ -167,7 +166,7 @@ class Run:
             streaming=variant.streaming,
             claims=self.manifest.claims_for(name),
             observes=variant.observes,
-            can_express=can_express(variant.wire, variant.streaming),
+            can_express=can_express(variant.wire),
             max_turns=scenario.settings.max_turns,
             family=family.name if family else None,
             member=family.member if family else None,
@@ -477,9 +476,7 @@ class Run:
         self.recorder.add(Prompted(1, token(1)))
         raw = {"raised": raised_chain(error)}
         invalid = FailureReason.INVALID
-        self.recorder.add(
-            Settled(1, Outcome.REFUSED, Form.RAISED, invalid, None, str(error), raw)
-        )
+        self.recorder.add(Settled(1, Outcome.REFUSED, Form.RAISED, invalid, None, str(error), raw))
 
     async def _prompts_in_order(self) -> None:
         prompts = [(prompt, False) for prompt in self.scenario.prompts]
@@ -532,10 +529,8 @@ class Run:
         if self._url is not None and self.around.unmount is not None:
             self.around.unmount(self.provider)
         if self._session is not None:
-            try:
+            with contextlib.suppress(LostTarget):
                 await self._session.close()
-            except LostTarget:
-                pass
 
 
 def raw_of(result: Any) -> dict[str, Any]:
@@ -561,7 +556,7 @@ def _matches(on: On, event: Event) -> bool:
     )
 
 
-def can_express(wire: str, streaming: bool) -> tuple[str, ...]:
+def can_express(wire: str) -> tuple[str, ...]:
     """What the wire can say, by name; see :mod:`loopspec.bench.wires`."""
     if wire == "native":
         return native.CAN_EXPRESS
@@ -570,8 +565,6 @@ def can_express(wire: str, streaming: bool) -> tuple[str, ...]:
     return tuple(sorted(WIRES[wire].can_express))
 
 
-async def run_scenario(
-    scenario: Scenario, adapter: Adapter, variant: str, around: Surroundings
-) -> Trace:
+async def run_scenario(scenario: Scenario, adapter: Adapter, variant: str, around: Surroundings) -> Trace:
     """Run one scenario against one variant of a target; returns the trace."""
     return await Run(scenario, adapter, variant, around).play()

@@ -172,9 +172,7 @@ class Tools:
             if not leave:
                 task.cancel()
 
-    async def _until(
-        self, task: asyncio.Future[None], stop: asyncio.Future[None] | None, deaf: bool
-    ) -> None:
+    async def _until(self, task: asyncio.Future[None], stop: asyncio.Future[None] | None, deaf: bool) -> None:
         waits: set[asyncio.Future[None]] = {task, self._over}
         if stop is not None and not deaf:
             waits.add(stop)

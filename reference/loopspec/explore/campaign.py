@@ -58,7 +58,7 @@ recovery: false
 )
 
 
-class SmokeFailed(Exception):  # noqa: N818 - what happened, not what to call it
+class SmokeFailed(Exception):
     """The adapter (or its manifest) is wrong: nothing of the target can be judged."""
 
 
@@ -164,9 +164,7 @@ class Campaign:
         self._not_lost(index)
         run = index.runs[0]
         if not run.exchanges:
-            raise SmokeFailed(
-                "the target asked the fake provider nothing; is it given bench.base_url(...)?"
-            )
+            raise SmokeFailed("the target asked the fake provider nothing; is it given bench.base_url(...)?")
         if not run.completed:
             raise SmokeFailed(
                 f"a plain answer did not complete: {_ending(index)}; see 'loopspec show' with it, and "

@@ -71,9 +71,7 @@ class Coverage:
         return {
             "transitions": _count(self.rows & rows, rows, [row_words(r) for r in rows - self.rows]),
             "pairs": _count(self.pairs & pairs, pairs, [pair_words(p) for p in pairs - self.pairs]),
-            "await_points": _count(
-                self.points & points, points, [str(p) for p in points - self.points]
-            ),
+            "await_points": _count(self.points & points, points, [str(p) for p in points - self.points]),
         }
 
 

@@ -59,6 +59,7 @@ __all__ = [
 # --------------------------------------------------------------------------------------------
 # replies, turns
 
+
 def _with_tools(name: str, replies: tuple[Reply, ...], called: list[str]) -> Iterator[Draft]:
     """Every behaviour for each call, the others being plain; and both behaving the same."""
     yield Draft(name, (prompt_of(*replies),))

@@ -102,9 +102,7 @@ def listeners(bound: Bound = WIDE) -> Iterator[Draft]:
             behaviours += [(f".{label}-slow", {label: TOOLS["slow"]}) for label in called]
         if called:
             behaviours += [(f".{called[0]}-raises", {called[0]: TOOLS["raises"]})]
-        for where, number, does, (words, tools) in product(
-            _TRIGGERS, (1, 2), _DONE_TOGETHER, behaviours
-        ):
+        for where, number, does, (words, tools) in product(_TRIGGERS, (1, 2), _DONE_TOGETHER, behaviours):
             if not can_be_told(where, base):
                 continue
             twice = (called and where in _REPEATED) or (where in ("text", "reasoning") and "-" in base)

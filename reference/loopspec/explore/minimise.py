@@ -84,9 +84,7 @@ def smaller(scenario: Scenario) -> Iterator[Scenario]:
         yield scenario.model_copy(update={"settings": plain})
     for at, prompt in enumerate(prompts):
         for fewer in _smaller_prompts(prompt):
-            yield scenario.model_copy(
-                update={"prompts": (*prompts[:at], _used(fewer), *prompts[at + 1 :])}
-            )
+            yield scenario.model_copy(update={"prompts": (*prompts[:at], _used(fewer), *prompts[at + 1 :])})
 
 
 def _valid(scenario: Scenario) -> Scenario | None:

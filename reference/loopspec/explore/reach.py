@@ -81,8 +81,7 @@ def _copied(machine: Machine) -> Machine:
     blocks = machine.assembler._blocks
     other.assembler._blocks = [copy.copy(block) for block in blocks]
     other.assembler._calls = {
-        index: other.assembler._blocks[blocks.index(call)]
-        for index, call in machine.assembler._calls.items()
+        index: other.assembler._blocks[blocks.index(call)] for index, call in machine.assembler._calls.items()
     }
     other.path = []
     other.call_path = []

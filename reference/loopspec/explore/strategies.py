@@ -14,7 +14,8 @@ import zlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, given, seed as seeded, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as seeded
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 

@@ -54,9 +54,7 @@ def _rule(result: RuleResult, campaign: Any, hides: dict[str, str]) -> RuleRepor
         trace = campaign.evidence_traces.get(item.scenario)
         inside = [at for at in item.at if trace is not None and at < len(trace)]
         entries = [describe(trace, at) for at in inside] if trace is not None else []
-        evidence.append(
-            Evidence(scenario=item.scenario, words=item.words, at=list(item.at), entries=entries)
-        )
+        evidence.append(Evidence(scenario=item.scenario, words=item.words, at=list(item.at), entries=entries))
     verdict = result.verdict
     return RuleReport(
         id=rule.id, level=rule.level, verdict=verdict, scenarios=result.scenarios,

@@ -65,16 +65,13 @@ def apply(report: Report, entries: list[Known]) -> list[str]:
             continue  # not judged in this run
         rule = rules[0]
         if rule.verdict not in (Verdict.FAIL, Verdict.VARIES):
-            stale.append(
-                f"stale known failure: {entry.rule} is now '{rule.verdict}'; remove its entry"
-            )
+            stale.append(f"stale known failure: {entry.rule} is now '{rule.verdict}'; remove its entry")
             continue
         others = [item.words for item in rule.evidence if entry.evidence not in item.words]
         if not others:
             rule.known = entry.reason
         elif len(others) == len(rule.evidence):
             stale.append(
-                f"stale known failure: {entry.rule} fails, but not with {entry.evidence!r}: "
-                f"{others[0]}"
+                f"stale known failure: {entry.rule} fails, but not with {entry.evidence!r}: {others[0]}"
             )
     return stale

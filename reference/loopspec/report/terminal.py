@@ -122,8 +122,6 @@ def _footer(console: Console, report: Report) -> None:
     if not report.complete:
         console.print("[bold yellow]interrupted: the verdicts are of what had run by then[/]")
     failed = report.failed()
-    counts = ", ".join(
-        f"{report.count(verdict)} {verdict}" for verdict in Verdict if report.count(verdict)
-    )
+    counts = ", ".join(f"{report.count(verdict)} {verdict}" for verdict in Verdict if report.count(verdict))
     word = "[bold red]FAILED[/]" if failed else "[bold green]nothing failed[/]"
     console.print(f"{word}: {counts}", highlight=False)

@@ -1,6 +1,7 @@
 """The rules, one module a chapter. Importing this package registers them all, in reading order."""
 
 from loopspec.rules import completion as completion
+
 from loopspec.rules import stream as stream  # isort: skip
 from loopspec.rules import limits as limits  # isort: skip
 from loopspec.rules import tools as tools  # isort: skip

@@ -407,8 +407,7 @@ def deferred_outcome(index: TraceIndex) -> Iterator[Finding]:
             yield Held(*evidence(end_of(exchange), following.at))
         elif not limit_reached(index, run, exchange):
             yield Broke(
-                f"{reply_words(exchange)} was to be resumed by a further request, but "
-                f"{outcome_words(run)}",
+                f"{reply_words(exchange)} was to be resumed by a further request, but {outcome_words(run)}",
                 *evidence(end_of(exchange), run.end),
             )
 

@@ -219,9 +219,7 @@ def overlapped(index: TraceIndex, run: Run) -> bool:
     return False
 
 
-def excused(
-    index: TraceIndex, run: Run, before: int | None = None, *, by_cancel: bool = True
-) -> bool:
+def excused(index: TraceIndex, run: Run, before: int | None = None, *, by_cancel: bool = True) -> bool:
     """Something other than a reply may have ended the run: before a position, if one is given.
 
     ``by_cancel`` says whether a cancellation counts.
@@ -389,9 +387,7 @@ def waits_for_tool(index: TraceIndex, exchange: Exchange) -> bool:
     return any(start.settled is None for start in starts_in(index, exchange))
 
 
-def missing_results(
-    index: TraceIndex, exchange: Exchange, messages: Iterable[Message]
-) -> list[SentCall]:
+def missing_results(index: TraceIndex, exchange: Exchange, messages: Iterable[Message]) -> list[SentCall]:
     """The calls of this reply whose results a message list does not carry.
 
     A result is carried under its call's id, or, where the target gives ids of its own, by number,

@@ -254,11 +254,7 @@ def _late(exchange: Exchange) -> list[int]:
     end = terminator_at(exchange)
     if end is None:
         return []
-    pieces = [
-        at
-        for at, sent in exchange.sent
-        if at > end and not isinstance(sent.piece, Usage | Terminator)
-    ]
+    pieces = [at for at, sent in exchange.sent if at > end and not isinstance(sent.piece, Usage | Terminator)]
     return sorted(pieces + [at for at, f in exchange.faults if at > end and f.fault in HARD_FAULTS])
 
 

@@ -89,7 +89,9 @@ def machine_with(
     changed = {**TABLE, **(rows or {})}
 
     class Changed(Machine):
-        def __init__(self, choices: Any = None, max_turns: Any = None, table: Any = None, call_table: Any = None):
+        def __init__(
+            self, choices: Any = None, max_turns: Any = None, table: Any = None, call_table: Any = None
+        ):
             super().__init__(choices, max_turns, changed, call_table)
 
     Changed.actions = {**ACTIONS, **(actions or {})}

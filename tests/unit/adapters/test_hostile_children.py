@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 import sys
 import tracemalloc
 from pathlib import Path
@@ -126,11 +125,11 @@ WORDS = {
     "closes-stdout": "the process closed its stdout but runs on while 'prompt' waited for an answer",
     "rubbish": "stdout had a line that is not JSON: '\\x1b[31mhello\\r'",
     "long-rubbish": f"stdout had a line that is not JSON: '{'z' * 200}...'",
-    "not-utf8": "stdout had a line that is not JSON: '{\"jsonrpc\": \"2.0\", \"method\": \"\\xff\"}'",
+    "not-utf8": 'stdout had a line that is not JSON: \'{"jsonrpc": "2.0", "method": "\\xff"}\'',
     "deep": f"stdout had a line that is not JSON: '{'[' * 200}...'",
     "nan": 'stdout had a line that is not JSON: \'{"jsonrpc": "2.0", "id": 1, "result": NaN}\'',
-    "batch": "stdout had a line that is not a JSON-RPC 2.0 message: '[{\"jsonrpc\": \"2.0\"}]'",
-    "unversioned": "stdout had a line that is not a JSON-RPC 2.0 message: '{\"id\": 3, \"result\": {}}'",
+    "batch": 'stdout had a line that is not a JSON-RPC 2.0 message: \'[{"jsonrpc": "2.0"}]\'',
+    "unversioned": 'stdout had a line that is not a JSON-RPC 2.0 message: \'{"id": 3, "result": {}}\'',
     "twice": "request 3 was answered twice",
     "stranger": "an answer has an id that was never asked",
     "both": "an answer has neither or both of result and error",
@@ -271,11 +270,11 @@ def test_a_program_that_is_not_there(tmp_path):
 def test_no_descriptor_is_left_open(tmp_path):
     """Neither by children that were lost nor by such that were let go."""
     gc.collect()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(3):
         (tmp_path / str(number)).mkdir()
         provoke(adapter_of(tmp_path / str(number), "dies"))
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize(

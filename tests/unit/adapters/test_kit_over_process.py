@@ -134,7 +134,7 @@ def test_refused_settings_raise_from_open(turns):
     async def scenario(session, bench):
         pytest.fail("it was opened")
 
-    with pytest.raises(TargetRaised, match="builtins.ValueError: max_turns is") as caught:
+    with pytest.raises(TargetRaised, match=r"builtins\.ValueError: max_turns is") as caught:
         run(scenario, settings=OpenSettings(max_turns=turns))
     assert caught.value.raw["raised"][0]["message"] == f"max_turns is {turns}"
 

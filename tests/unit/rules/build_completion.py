@@ -102,11 +102,7 @@ class Story:
         """The target asks with the history so far, and the reply opens."""
         self.requests += 1
         owner = prompt or self.prompts
-        self.add(
-            Requested(
-                self.requests, owner, tuple(self.messages), serves, streaming, PROBES, findings
-            )
-        )
+        self.add(Requested(self.requests, owner, tuple(self.messages), serves, streaming, PROBES, findings))
         return self.add(Opened(self.requests))
 
     def sent(self, *pieces: Piece | list[Piece] | str) -> Self:
@@ -189,9 +185,7 @@ class Story:
         outcome: str = "failed", prompt: int | None = None, **raw: Any,
     ) -> Self:  # fmt: skip
         """The run is reported as failed."""
-        return self.add(
-            Settled(prompt or self.prompts, outcome, form, reason, message=message, raw=raw)
-        )
+        return self.add(Settled(prompt or self.prompts, outcome, form, reason, message=message, raw=raw))
 
     def hangs(self) -> Self:
         """The run can no longer move."""
@@ -203,9 +197,7 @@ class Story:
 
     def history(self, *without: str) -> Self:
         """The target's history is read; it lacks the results of the calls named."""
-        messages = [
-            m for m in self.messages if not (isinstance(m, ToolResult) and m.call_id in without)
-        ]
+        messages = [m for m in self.messages if not (isinstance(m, ToolResult) and m.call_id in without)]
         return self.add(HistoryRead(self.prompts, tuple(messages)))
 
     def index(self) -> TraceIndex:

@@ -430,9 +430,7 @@ class TestEmptyStop:
 
     def test_another_outcome_breaks(self) -> None:
         assert "complete the run" in breaks(self.rule, self.empty("completes").fails())
-        assert "request 2" in breaks(
-            self.rule, self.empty("completes").request().reply("Done.").completes()
-        )
+        assert "request 2" in breaks(self.rule, self.empty("completes").request().reply("Done.").completes())
         assert "fail the run" in breaks(self.rule, self.empty("fails").completes(""))
         assert "asked again" in breaks(self.rule, self.empty("asks-again").completes(""))
 

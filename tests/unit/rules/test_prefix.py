@@ -287,11 +287,15 @@ class TestInNextRequest:
         breaks(self.rule, stopped("First, plan. ").keeps("First, plan.").cancelled().again())
 
     def test_blocks_may_be_joined_with_white_space(self) -> None:
-        story = stopped("First. ", ReasoningDelta("Hm. "), "Then.").keeps("First. \n", Reasoning("Hm. "), "Then.")
+        story = stopped("First. ", ReasoningDelta("Hm. "), "Then.").keeps(
+            "First. \n", Reasoning("Hm. "), "Then."
+        )
         holds(self.rule, story.cancelled().again())
 
     def test_blocks_in_another_order_break(self) -> None:
-        story = stopped("First. ", ReasoningDelta("Hm. "), "Then.").keeps("Then.", Reasoning("Hm. "), "First. ")
+        story = stopped("First. ", ReasoningDelta("Hm. "), "Then.").keeps(
+            "Then.", Reasoning("Hm. "), "First. "
+        )
         breaks(self.rule, story.cancelled().again())
 
     def test_reasoning_beside_text_need_not_be_carried_by_every_wire(self) -> None:

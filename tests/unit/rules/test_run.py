@@ -125,7 +125,9 @@ class TestNoLateActivity:
 
     def test_a_result_for_a_call_that_had_none_is_a_repair(self) -> None:
         story = batch("c1").starts_tool("c1").cancels_run().settles_tool("c1").cancelled().history()
-        holds(self.rule, story.aborts("c1").prompt(recovery=True).request().reply("Done.").completes().history())
+        holds(
+            self.rule, story.aborts("c1").prompt(recovery=True).request().reply("Done.").completes().history()
+        )
 
     def test_events_of_a_queued_run_are_its_own(self) -> None:
         story = batch("c1").starts_tool("c1").second().cancels_run().settles_tool("c1").cancelled(1)

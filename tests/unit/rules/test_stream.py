@@ -60,7 +60,6 @@ class TestMissingReasonFails:
         silent(self.rule, asked().sent("So").fault("stall").hangs())
 
 
-
 class TestMissingTerminatorTolerated:
     """A stream whose reason came and whose terminator did not is recorded, never judged."""
 
@@ -232,9 +231,7 @@ class TestUnfinishedCallNotStarted:
     def test_not_starting_holds_and_starting_breaks(self, reason: str) -> None:
         open_call = call(0, "c1", ended=False)
         holds(self.rule, asked().reply(open_call, reason=reason).fails())
-        assert "never ended" in breaks(
-            self.rule, asked().reply(open_call, reason=reason).start("c1").fails()
-        )
+        assert "never ended" in breaks(self.rule, asked().reply(open_call, reason=reason).start("c1").fails())
 
     def test_a_start_with_completed_arguments_breaks(self) -> None:
         story = asked().reply(call(0, "c1", '{"value": "c', ended=False)).start(None, "{}")

@@ -746,7 +746,7 @@ class _Kit:
             asyncio.run_coroutine_threadsafe(later(), self.loop)
 
 
-class _GaveWay(Exception):  # noqa: N818 - no error, the end of a cancelled request
+class _GaveWay(Exception):
     """The bench gave way to a cancellation."""
 
 

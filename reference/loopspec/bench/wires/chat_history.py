@@ -82,9 +82,7 @@ def _arguments(where: str, call: Body) -> Iterator[Objection]:
         try:
             json.loads(text)
         except ValueError:
-            yield Objection(
-                "C-args", f"Invalid '{param}': arguments must be a valid JSON string.", param
-            )
+            yield Objection("C-args", f"Invalid '{param}': arguments must be a valid JSON string.", param)
 
 
 def _calls(where: str, calls: Any) -> Iterator[Objection]:

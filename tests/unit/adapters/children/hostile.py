@@ -10,11 +10,12 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 marker, how, *rest = sys.argv[1:]
 method = rest[0] if rest else "prompt"
-evil = not os.path.exists(marker)
-open(marker, "a").close()
+evil = not Path(marker).exists()
+Path(marker).touch()
 
 
 def say(message):
@@ -28,8 +29,15 @@ def raw(data):
 
 def grandchild(*lines):
     """Start a process that ignores SIGTERM, and wait until it does."""
-    code = "\n".join(["import os, signal", *lines, "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-                      "os.write(2, b'ready\\n')", "signal.pause()"])
+    code = "\n".join(
+        [
+            "import os, signal",
+            *lines,
+            "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+            "os.write(2, b'ready\\n')",
+            "signal.pause()",
+        ]
+    )
     reader, writer = os.pipe()
     subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.DEVNULL, stderr=writer)
     os.close(writer)
