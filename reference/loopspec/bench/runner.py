@@ -374,14 +374,14 @@ class Run:
         """Wait until all prompts and the actions that were begun meanwhile are over; as below.
 
         A run may settle while an action still waits for its effects. What comes after the action,
-        such as a deaf provider's reply, belongs before the next prompt.
+        such as a deaf provider's reply, belongs before the next prompt: all is over when nothing
+        acted in one whole stillness.
         """
         while await self._settle():
-            if not self._acting:
+            acted = self._acted
+            await self.still()
+            if not self._open and not self._acting and self._acted == acted:
                 return True
-            while self._acting and not self._open:
-                await self.still()
-                await asyncio.sleep(0)
         return False
 
     async def _settle(self) -> bool:
@@ -505,7 +505,6 @@ class Run:
     async def _read_history(self) -> None:
         if "history" not in self.variant.observes or self._session is None:
             return
-        await self.still()
         messages = self._session.history()
         if inspect.isawaitable(messages):
             try:
