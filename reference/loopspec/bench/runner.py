@@ -357,7 +357,7 @@ class Run:
             raw: dict[str, Any] = {"raised": raised_chain(asyncio.CancelledError())}
         elif (error := task.exception()) is not None:
             if isinstance(error, LostTarget):
-                self.recorder.add(TargetLost(error.what))
+                self._lose(error)
                 return
             raw = {"raised": raised_chain(error)}
         else:
@@ -370,6 +370,11 @@ class Run:
             )
         )  # fmt: skip
 
+    def _lose(self, lost: LostTarget) -> None:
+        """The target is gone; several waits may tell it."""
+        if not any(isinstance(entry, TargetLost) for entry in self.recorder.entries()):
+            self.recorder.add(TargetLost(lost.what))
+
     async def _settle_all(self) -> bool:
         """Wait until all prompts and the actions that were begun meanwhile are over; as below.
 
@@ -379,7 +384,11 @@ class Run:
         """
         while await self._settle():
             acted = self._acted
-            await self.still()
+            try:
+                await self.still()
+            except LostTarget as lost:
+                self._lose(lost)
+                return False
             if not self._open and not self._acting and self._acted == acted:
                 return True
         return False
@@ -462,7 +471,7 @@ class Run:
             try:
                 self._session = await self.adapter.open(self, settings)
             except LostTarget as lost:
-                self.recorder.add(TargetLost(lost.what))
+                self._lose(lost)
             except Exception as error:  # noqa: BLE001 - whatever refuses the settings is the evidence
                 self._refused(error)
             else:
@@ -510,7 +519,7 @@ class Run:
             try:
                 messages = await messages
             except LostTarget as lost:
-                self.recorder.add(TargetLost(lost.what))
+                self._lose(lost)
                 return
         self.recorder.add(HistoryRead(self._prompts, tuple(messages)))
 

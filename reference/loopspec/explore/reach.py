@@ -3,7 +3,7 @@
 Coverage needs a whole to be a part of. Not every pair of rows that fits by its states can occur:
 two guards may ask for different values of one claim, the counters or the reply may exclude them,
 or nobody can come in between, because the loop tells nothing there and waits for nothing. This
-module searches all inputs breadth first over *abstract* machines: two calls, three turns, and of a
+module searches all inputs breadth first over *abstract* machines: three calls, three turns, and of a
 reply only whether it has text. Larger ones go the same ways.
 
 What the search knows of the shell round the machine is three sentences. It can be interrupted
@@ -13,14 +13,12 @@ listener can fail only on an event. It proceeds only where it does not wait.
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from loopspec import machine as fsm
-from loopspec.assembler import Assembler
 from loopspec.explore.walk import DEAF, HEEDING, Point
 from loopspec.machine import AWAIT_POINTS, CallState, Choices, Machine, RowId, State
 from loopspec.vocabulary import (
@@ -38,7 +36,7 @@ from loopspec.vocabulary import (
 Pair = tuple[RowId, RowId]
 
 _WAITS = (State.REQUESTING, State.STREAMING, State.ENDING, State.EXECUTING, State.DRAINING)
-_CALLS = 2
+_CALLS = 3
 _TURNS = 3
 _LIMITS = (None, 1, 2)
 _REASONS = (
@@ -75,14 +73,7 @@ class _Node:
 
 
 def _copied(machine: Machine) -> Machine:
-    other = copy.copy(machine)
-    other.calls = [copy.copy(call) for call in machine.calls]
-    other.assembler = Assembler()
-    blocks = machine.assembler._blocks
-    other.assembler._blocks = [copy.copy(block) for block in blocks]
-    other.assembler._calls = {
-        index: other.assembler._blocks[blocks.index(call)] for index, call in machine.assembler._calls.items()
-    }
+    other = machine.copy()
     other.path = []
     other.call_path = []
     return other
@@ -239,6 +230,7 @@ _CLAIM_OF_GUARD = {
     "prefix dropped": ("cancelled_prefix", "discard"),
     "listener fails": ("listener_failure", "fails"),
     "listener fails, tools run": ("listener_failure", "fails"),
+    "listener fails, no tool runs": ("listener_failure", "fails"),
     "listener ignored": ("listener_failure", "ignored"),
     "length, answers": ("length", "answers"),
     "empty, completes": ("empty_stop", "completes"),
