@@ -93,6 +93,21 @@ class NativeStream:
             self._release_rest()
         return element
 
+    def ready(self) -> list[Piece]:
+        """The pieces up to the next gate or fault: they need no waiting, and may travel together."""
+        pieces: list[Piece] = []
+        while self._queue:
+            element = self._queue[0]
+            if isinstance(element, Fault):
+                break
+            self._queue.popleft()
+            if not self._released:
+                self._player.sent(element)
+            if isinstance(element, Terminator) and not self._released:
+                self._release_rest()
+            pieces.append(element)
+        return pieces
+
     def _release_rest(self) -> None:
         """What follows the terminator is on its way with it, whether it is read or not."""
         self._released = True

@@ -230,7 +230,7 @@ def _taken(index: TraceIndex, exchange: Exchange) -> bool:
 def failed_alone(index: TraceIndex, exchange: Exchange) -> bool:
     """Whether this reply failed, and the target cannot have seen anything else first.
 
-    Neither a cancellation, that is, nor a reason that accepts it.
+    Neither a cancellation, that is, nor a failing listener, nor a reason that accepts it.
     """
     run = index.run_of(exchange)
     if run is None or not exchange.failed or exchange.cancelled_at is not None:
@@ -239,6 +239,14 @@ def failed_alone(index: TraceIndex, exchange: Exchange) -> bool:
         return False
     following = index.next_in_run(exchange)
     end = len(index.trace) if following is None else following.at
+    over_at = min(
+        (at for at in (exchange.terminator_at, *(at for at, _ in exchange.faults)) if at), default=end
+    )
+    exact = index.header.grade == Grade.EXACT
+    if index.claim("listener_failure") != "ignored" and any(
+        exchange.at < at < (over_at if exact else end) for at in run.listener_raised_at
+    ):
+        return False
     racing = index.header.grade == Grade.RACING
     # Before a cancellation from outside, the bench waits until the target has seen the failure.
     return not any(

@@ -152,7 +152,7 @@ def _pairs(index: TraceIndex, stretch: Stretch, kind: str) -> Iterator[int | Bro
             yield still[key].pop()
         else:
             yield Broke(f"the end of {key} was told without a start before it", at)
-    spare = _interrupted(stretch) if kind == "message" else 0
+    spare = _interrupted(index, stretch) if kind == "message" else 0
     for key, places in still.items():
         if stretch.stopped or stretch.raised:
             continue
@@ -182,9 +182,24 @@ def _role_told(index: TraceIndex, kind: EventType, role: str | None) -> bool:
     return any(event.type == kind and event.role == role for _, event in index.events)
 
 
-def _interrupted(stretch: Stretch) -> int:
+def _interrupted(index: TraceIndex, stretch: Stretch) -> int:
     """How many replies may not have become a message; their messages may stay open."""
-    return sum(not _whole(exchange) for run in stretch.runs for exchange in run.exchanges)
+    return sum(
+        not _whole(exchange) or _cut_unseen(index, run, exchange)
+        for run in stretch.runs
+        for exchange in run.exchanges
+    )
+
+
+def _cut_unseen(index: TraceIndex, run: Run, exchange: Exchange) -> bool:
+    """Whether a listener cancelled while some of this reply may not have been consumed.
+
+    What the bench had sent by then may all have been in the target's buffers.
+    """
+    following = index.next_in_run(exchange)
+    end = following.at if following is not None else len(index.trace)
+    inside = [cancel for cancel in run.cancels if "listener" in cancel.at]
+    return not exact(index) and any(exchange.at < cancel.sent_at < end for cancel in inside)
 
 
 def _whole(exchange: Exchange) -> bool:
