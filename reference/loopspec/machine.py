@@ -428,6 +428,14 @@ ASK_AGAIN_AT_MOST = 2
 """How often in a row an empty stop is asked again where that is claimed."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    attributes: dict[str, Any]
+    rows: int
+    call_rows: int
+    calls: list[tuple[CallStatus, CallStatus]]
+
+
 class Machine:
     """One run.
 
@@ -479,7 +487,7 @@ class Machine:
         raise IllegalInput(self.state, kind, self.legal())
 
     def _follow(self, row: Row, given: Input) -> list[Output]:
-        before = self.copy() if self.calls else None
+        before = self._place() if self.calls else None
         self.path.append((self.state, given.kind, row.guard))
         self.state = row.next
         outputs: list[Output] = []
@@ -489,9 +497,20 @@ class Machine:
             # Only a call can refuse (by its own table), and a batch may have moved some calls
             # before another one refused. The run is as it was.
             assert before is not None
-            self.__dict__.update(before.__dict__)
+            self._go_back(before)
             raise
         return outputs
+
+    def _place(self) -> _Place:
+        """Where the run is, as far as an action that moves calls can change it."""
+        calls = [(call, dataclasses.replace(call)) for call in self.calls]
+        return _Place(dict(self.__dict__), len(self.path), len(self.call_path), calls)
+
+    def _go_back(self, place: _Place) -> None:
+        self.__dict__.update(place.attributes)
+        del self.path[place.rows :], self.call_path[place.call_rows :]
+        for call, was in place.calls:
+            call.state, call.told, call.result, call.appended = was.state, was.told, was.result, was.appended
 
     def copy(self) -> Self:
         """Another machine in the same place; what is fed to one is not fed to the other."""
