@@ -47,7 +47,10 @@ class Model(Protocol):
     async def open(
         self, messages: tuple[Message, ...], tools: tuple[str, ...], signal: Signal
     ) -> AsyncIterator[Piece]:
-        """Open a reply; raise if the provider fails. The stream may have ``aclose``."""
+        """Open a reply; raise if the provider fails.
+
+        The stream may have ``aclose``, and ``ready``: the next piece if it is there, else ``None``.
+        """
 
 
 class LoopTool(Protocol):
@@ -119,6 +122,10 @@ def check_arguments(text: str, schema: Mapping[str, Any]) -> tuple[dict[str, Any
             if wrong:
                 return None, f"the argument {name!r} is not of type {part['type']}"
     return value, ""
+
+
+def _nothing() -> None:
+    return None
 
 
 @dataclass(slots=True)
@@ -425,6 +432,10 @@ class ReferenceLoop:
     async def _wait_piece(self, run: _Run) -> None:
         assert run.stream is not None
         if run.pull is None:
+            ready: Callable[[], Piece | None] = getattr(run.stream, "ready", _nothing)
+            if (piece := ready()) is not None:
+                run.feed(fsm.Received(piece))
+                return
             run.pull = self._spawn(self._pull(run.stream))
         if not await self._race(run, run.pull):
             return

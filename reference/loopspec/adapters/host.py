@@ -317,9 +317,9 @@ class Host:
             self.channel.refuse(number, CANCELLED, "cancelled")
         else:
             # A stream may know which pieces need no waiting; they save a round trip each.
-            ready: Callable[[], list[Piece]] | None = getattr(stream.pieces, "ready", None)
-            if ready is not None:
-                pieces += ready()
+            ready: Callable[[], Piece | None] = getattr(stream.pieces, "ready", lambda: None)
+            while (piece := ready()) is not None:
+                pieces.append(piece)
             self.channel.answer(number, {"pieces": [piece_to_json(piece) for piece in pieces]})
 
     def _provider_failed(self, number: int | str, error: ProviderError) -> None:

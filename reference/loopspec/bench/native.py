@@ -87,26 +87,22 @@ class NativeStream:
         if isinstance(element, Fault):
             await self._break(element)
             raise StopAsyncIteration
-        if not self._released:
-            self._player.sent(element)
-        if isinstance(element, Terminator) and not self._released:
-            self._release_rest()
-        return element
+        return self._handed_on(element)
 
-    def ready(self) -> list[Piece]:
-        """The pieces up to the next gate or fault: they need no waiting, and may travel together."""
-        pieces: list[Piece] = []
-        while self._queue:
-            element = self._queue[0]
-            if isinstance(element, Fault):
-                break
-            self._queue.popleft()
-            if not self._released:
-                self._player.sent(element)
-            if isinstance(element, Terminator) and not self._released:
+    def _handed_on(self, piece: Piece) -> Piece:
+        if not self._released:
+            self._player.sent(piece)
+            if isinstance(piece, Terminator):
                 self._release_rest()
-            pieces.append(element)
-        return pieces
+        return piece
+
+    def ready(self) -> Piece | None:
+        """The next piece, if it needs no waiting: no gate or fault stands before it."""
+        if self._ended or self._stopped or not self._queue or isinstance(self._queue[0], Fault):
+            return None
+        piece = self._queue.popleft()
+        assert not isinstance(piece, Fault)
+        return self._handed_on(piece)
 
     def _release_rest(self) -> None:
         """What follows the terminator is on its way with it, whether it is read or not."""
