@@ -103,6 +103,21 @@ def _checked(model: type[_T], method: str, data: Any) -> _T:
         raise ProtocolBroken(f"{method!r} is not as agreed at {place}: {first['msg']}", _SEE) from None
 
 
+def _ready(pieces: Any) -> list[dict[str, Any]]:
+    """The pieces that need no waiting, where a stream knows; they save a round trip each."""
+    ready: Callable[[], Piece | None] = getattr(pieces, "ready", lambda: None)
+    found: list[dict[str, Any]] = []
+    while (piece := ready()) is not None:
+        found.append(piece_to_json(piece))
+    return found
+
+
+def _said(pieces: list[dict[str, Any]], stream: Any) -> dict[str, Any]:
+    """The answer with these pieces. ``end`` spares the child from asking; it closes all the same."""
+    exhausted: Callable[[], bool] = getattr(stream, "exhausted", lambda: False)
+    return {"pieces": pieces, "end": True} if exhausted() else {"pieces": pieces}
+
+
 def _begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     """A task for ``work``; where Python can, it has run up to its first wait already."""
     loop = asyncio.get_running_loop()
@@ -302,11 +317,11 @@ class Host:
             self.channel.refuse(number, CANCELLED, "cancelled")
         else:
             self._streams[number] = _Stream(session.name, pieces)
-            self.channel.answer(number, {})
+            self.channel.answer(number, _said(_ready(pieces), pieces))
 
     async def _model_next(self, number: int | str, name: int | str, stream: _Stream) -> None:
         try:
-            pieces = [await anext(stream.pieces)]
+            pieces = [piece_to_json(await anext(stream.pieces)), *_ready(stream.pieces)]
         except StopAsyncIteration:
             self._forget(name)
             self.channel.answer(number, {"end": True})
@@ -316,11 +331,7 @@ class Host:
         except asyncio.CancelledError:
             self.channel.refuse(number, CANCELLED, "cancelled")
         else:
-            # A stream may know which pieces need no waiting; they save a round trip each.
-            ready: Callable[[], Piece | None] = getattr(stream.pieces, "ready", lambda: None)
-            while (piece := ready()) is not None:
-                pieces.append(piece)
-            self.channel.answer(number, {"pieces": [piece_to_json(piece) for piece in pieces]})
+            self.channel.answer(number, _said(pieces, stream.pieces))
 
     def _provider_failed(self, number: int | str, error: ProviderError) -> None:
         status = {} if error.status is None else {"status": error.status}
@@ -361,6 +372,9 @@ class Host:
         return True
 
     def _let_go(self, stream: _Stream) -> None:
+        if (at_once := getattr(stream.pieces, "let_go", None)) is not None:
+            at_once()  # in the order in which the child told it
+            return
         close: Callable[[], Awaitable[None]] | None = getattr(stream.pieces, "aclose", None)
         if close is None:
             return

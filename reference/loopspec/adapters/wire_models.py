@@ -358,8 +358,23 @@ class StreamParams(Wire):
     stream: int | str
 
 
+class ModelOpenResult(Wire):
+    """The reply is open; ``pieces`` are those that are there already, to be handed on first.
+
+    ``end``: nothing comes after them. The child need not ask, and tells ``model_close`` when its
+    reader has come to the end.
+    """
+
+    pieces: list[WirePiece] = []
+    end: bool = False
+
+
 class ModelNextResult(Wire):
-    """The next pieces, to be handed on one at a time. ``end``: nothing comes after them."""
+    """The next pieces, to be handed on one at a time.
+
+    ``end``: nothing comes after them. Where it comes with pieces the child tells ``model_close``
+    when its reader has come to the end; alone it is the end.
+    """
 
     pieces: list[WirePiece] = []
     end: bool = False
@@ -407,7 +422,7 @@ HOST_REQUESTS: dict[str, tuple[type[Wire], type[Wire]]] = {
 
 CHILD_REQUESTS: dict[str, tuple[type[Wire], type[Wire]]] = {
     "tool_call": (ToolCallParams, ToolCallResult),
-    "model_open": (ModelOpenParams, Nothing),
+    "model_open": (ModelOpenParams, ModelOpenResult),
     "model_next": (StreamParams, ModelNextResult),
 }
 """What a child asks: parameters and result."""

@@ -64,6 +64,8 @@ class NativeStream:
             await self._break(fault)
             return
         self._player.opened()
+        if not self._player.at_gate() and not self._player.at_end():
+            self._queue.extend(await self._player.segment() or ())
 
     async def __anext__(self) -> Piece:
         """The next piece; raises :class:`ProviderError` where the scenario breaks the reply."""
@@ -148,10 +150,18 @@ class NativeStream:
             self._ended = True
             self._player.closed()
 
-    async def aclose(self) -> None:
-        """The reader closes the stream."""
+    def exhausted(self) -> bool:
+        """Whether the reader has everything that will ever come; it may not know yet."""
+        return not self._queue and self._player.at_end() and not self._player.open_body
+
+    def let_go(self) -> None:
+        """The reader closes the stream; :meth:`aclose` for those who are not in an event loop."""
         self._end()
         self._heed()
+
+    async def aclose(self) -> None:
+        """The reader closes the stream."""
+        self.let_go()
 
 
 async def open_native(

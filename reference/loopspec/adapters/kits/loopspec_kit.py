@@ -338,17 +338,21 @@ class Stream:
         self._bench, self._params, self._signal = bench, params, signal
         self._number: int | None = None
         self._pieces: list[dict[str, Any]] = []
-        self._over = False
+        self._over = False  # closed, or at its end, and the bench knows
+        self._last = False  # nothing comes after the pieces that are here
 
     def __aiter__(self) -> Stream:
         return self
 
     async def __anext__(self) -> dict[str, Any]:
         if self._number is None and not self._over:
-            self._number, _ = await self._bench._ask("model_open", self._params, self._signal)
+            self._number, answer = await self._bench._ask("model_open", self._params, self._signal)
+            self._take({} if self._over else answer)
             if self._over and self._bench._open:  # it was closed before it opened
                 self._bench._kit.tell("model_close", stream=self._number)
         while not self._pieces:
+            if self._last:
+                await self.aclose()
             if self._over:
                 self._leave()
                 raise StopAsyncIteration
@@ -361,9 +365,13 @@ class Stream:
             except asyncio.CancelledError:
                 await self.aclose()
                 raise
-            self._over = self._over or answer.get("end", False)
-            self._pieces = list(answer.get("pieces", ()))
+            self._over = self._over or answer == {"end": True}
+            self._take(answer)
         return self._pieces.pop(0)
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        self._pieces = list(answer.get("pieces", ()))
+        self._last = answer.get("end", False)
 
     async def aclose(self) -> None:
         """Close the reply: nothing more of it is wanted. A second time changes nothing."""

@@ -2,25 +2,28 @@
 # It is checked, and runs, where its library is installed.
 """langchain: ``create_agent`` on LangGraph, with ``ChatOpenAI`` on the Chat Completions API.
 
-History is a checkpointer's thread, as the library documents it. Events come from ``astream`` with
-the modes ``messages`` (tokens), ``updates`` (steps) and ``values`` (the state, for the answer).
+History is a checkpointer's thread, as the library documents it. Events are those of the library's
+callbacks, which are called and awaited inside the run, streaming or not.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Annotated, Any
 
 import loopspec_kit as kit
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelCallLimitMiddleware
-from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, StructuredTool
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import create_model
 
 TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
+DELTAS = {"text": "text_delta", "reasoning": "reasoning_delta"}
 
 
 def as_tool(probe: Any) -> StructuredTool:
@@ -44,19 +47,64 @@ def as_tool(probe: Any) -> StructuredTool:
     )
 
 
+class Listener(AsyncCallbackHandler):
+    """The callbacks of a run; the chain without a parent is the run itself."""
+
+    def __init__(self, tell: Any) -> None:
+        self.tell = tell
+
+    async def on_chain_start(self, *_: Any, parent_run_id: Any = None, **__: Any) -> None:
+        if parent_run_id is None:
+            self.tell(type="run_start")
+
+    async def on_chain_end(self, *_: Any, parent_run_id: Any = None, **__: Any) -> None:
+        if parent_run_id is None:
+            self.tell(type="run_end", reason="completed")
+
+    async def on_chain_error(self, error: Any, *, parent_run_id: Any = None, **_: Any) -> None:
+        if parent_run_id is None:
+            self.tell(type="run_end", reason=reason(error))
+
+    async def on_chat_model_start(self, *_: Any, **__: Any) -> None:
+        self.tell(type="message_start", role="assistant")
+
+    async def on_llm_new_token(self, token: str, *, chunk: Any = None, **_: Any) -> None:
+        for block in chunk.message.content_blocks if chunk else ():
+            if block["type"] in DELTAS and block.get(block["type"]):
+                self.tell(type=DELTAS[block["type"]], text=block[block["type"]])
+
+    async def on_llm_end(self, response: Any, **_: Any) -> None:
+        message = response.generations[0][0].message
+        for call in calls(message):
+            self.tell(type="call", call_id=call["id"])
+        self.tell(type="message_end", role="assistant", text=message.text)
+
+    async def on_llm_error(self, error: Any, **_: Any) -> None:
+        self.tell(type="message_end", role="assistant", reason=reason(error))
+
+    async def on_tool_start(self, *_: Any, tool_call_id: Any = None, **__: Any) -> None:
+        self.tell(type="tool_start", call_id=tool_call_id)
+
+    async def on_tool_end(self, output: Any, **_: Any) -> None:
+        result = canonical(output)
+        self.tell(type="tool_end", **{key: result[key] for key in ("call_id", "text", "is_error")})
+
+    async def on_tool_error(self, error: Any, *, tool_call_id: Any = None, **_: Any) -> None:
+        self.tell(type="tool_end", call_id=tool_call_id, text=str(error), is_error=True)
+
+
 class Session:
     def __init__(self, bench: Any, settings: Any) -> None:
-        self.bench = bench
         self.streaming = settings.streaming
+        url = bench.base_url("chat")
         model = ChatOpenAI(
-            model="loopspec",
-            base_url=bench.base_url("chat"),
-            api_key="unused",
-            max_retries=0,
-            disable_streaming=not settings.streaming,
-        )
+            model="loopspec", base_url=url, api_key="unused", max_retries=0, disable_streaming=not self.streaming
+        )  # fmt: skip
         middleware = []
-        self.config: dict[str, Any] = {"configurable": {"thread_id": "loopspec"}}
+        self.config: dict[str, Any] = {
+            "configurable": {"thread_id": "loopspec"},
+            "callbacks": [Listener(bench.tell)],
+        }
         if settings.max_turns is not None and settings.options.get("limit") == "model-calls":
             middleware.append(ModelCallLimitMiddleware(run_limit=settings.max_turns))
         elif settings.max_turns is not None:
@@ -64,26 +112,16 @@ class Session:
             self.config["recursion_limit"] = 2 * settings.max_turns
         if settings.tools == "sequential":
             self.config["max_concurrency"] = 1
-        self.agent = create_agent(
-            model,
-            tools=[as_tool(tool) for tool in bench.tools],
-            middleware=middleware,
-            checkpointer=InMemorySaver(),
-        )
+        tools = [as_tool(tool) for tool in bench.tools]
+        self.agent = create_agent(model, tools=tools, middleware=middleware, checkpointer=InMemorySaver())
 
     async def prompt(self, text: str) -> kit.Returned:
         given = {"messages": [{"role": "user", "content": text}]}
         if not self.streaming:
-            state = await self.agent.ainvoke(given, self.config)
-            return returned(state)
+            return returned(await self.agent.ainvoke(given, self.config))
         state = {}
-        modes = ["messages", "updates", "values"]
-        async for mode, part in self.agent.astream(given, self.config, stream_mode=modes):
-            if mode == "values":
-                state = part
-            else:
-                for told in tokens(part) if mode == "messages" else steps(part):
-                    self.bench.tell(told)
+        async for mode, part in self.agent.astream(given, self.config, stream_mode=["messages", "values"]):
+            state = part if mode == "values" else state
         return returned(state)
 
     async def history(self) -> list[dict[str, Any]]:
@@ -93,38 +131,13 @@ class Session:
 
 def returned(state: dict[str, Any]) -> kit.Returned:
     last = state["messages"][-1]
-    return kit.Returned(
-        {
-            "text": last.text,
-            "blocks": [block["type"] for block in last.content_blocks],
-            "finish_reason": last.response_metadata.get("finish_reason"),
-        }
-    )
+    blocks = [block["type"] for block in last.content_blocks]
+    told = last.response_metadata.get("finish_reason")
+    return kit.Returned({"text": last.text, "blocks": blocks, "finish_reason": told})
 
 
-def tokens(part: tuple[Any, dict[str, Any]]) -> list[dict[str, Any]]:
-    chunk = part[0]
-    if not isinstance(chunk, AIMessageChunk):
-        return []
-    kinds = {"text": "text_delta", "reasoning": "reasoning_delta"}
-    return [
-        {"type": kinds[block["type"]], "text": block[block["type"]]}
-        for block in chunk.content_blocks
-        if block["type"] in kinds and block.get(block["type"])
-    ]
-
-
-def steps(part: dict[str, Any]) -> list[dict[str, Any]]:
-    told = []
-    for update in part.values():
-        for message in (update or {}).get("messages", ()):
-            if isinstance(message, AIMessage):
-                told += [{"type": "call", "call_id": call["id"]} for call in calls(message)]
-            elif isinstance(message, ToolMessage):
-                result = canonical(message)
-                told.append({key: result[key] for key in ("role", "call_id", "text", "is_error")})
-                told[-1]["type"] = "message_end"
-    return told
+def reason(error: BaseException) -> str:
+    return "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
 
 
 def calls(message: AIMessage) -> list[Any]:
@@ -147,12 +160,11 @@ def canonical(message: Any) -> dict[str, Any]:
     blocks = [
         {"type": block["type"], "text": block[block["type"]]}
         for block in message.content_blocks
-        if block["type"] in ("text", "reasoning") and block.get(block["type"])
+        if block["type"] in DELTAS and block.get(block["type"])
     ]
     for call in calls(message):
-        arguments = call["args"]
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        blocks.append({"type": "call", "id": call["id"], "name": call["name"], "arguments": text})
+        arguments = call["args"] if isinstance(call["args"], str) else json.dumps(call["args"])
+        blocks.append({"type": "call", "id": call["id"], "name": call["name"], "arguments": arguments})
     return {"role": "assistant", "blocks": blocks}
 
 

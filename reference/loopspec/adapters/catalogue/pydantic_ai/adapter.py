@@ -4,13 +4,14 @@
 
 History is the caller's, as the library documents it: the messages of one run are given to the
 next. After a failure they come from the cancellation's exception, or from the captured messages.
+Events are those of the handler; the start and end of a run are those of the library's ``run`` hook.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterable
+from inspect import Parameter, Signature
 from typing import Any
 
 import loopspec_kit as kit
@@ -24,6 +25,7 @@ from pydantic_ai import (
     UsageLimits,
     capture_run_messages,
 )
+from pydantic_ai.capabilities import Hooks
 from pydantic_ai.messages import ModelRequest
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -40,20 +42,13 @@ def as_tool(probe: Any) -> Tool[None]:
         return await probe.call(given, call_id=context.tool_call_id)
 
     required = probe.schema.get("required", ())
-    parameters = [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            annotation=TYPES[schema["type"]],
-            default=inspect.Parameter.empty if name in required else None,
-        )
-        for name, schema in probe.schema["properties"].items()
-    ]
-    context = inspect.Parameter(
-        "context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=RunContext[None]
-    )
-    call.__signature__ = inspect.Signature([context, *parameters], return_annotation=str)
-    call.__annotations__ = {item.name: item.annotation for item in [context, *parameters]}
+    parameters = [Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=RunContext[None])]
+    for name, schema in probe.schema["properties"].items():
+        default = Parameter.empty if name in required else None
+        kind = TYPES[schema["type"]]
+        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, annotation=kind, default=default))
+    call.__signature__ = Signature(parameters, return_annotation=str)
+    call.__annotations__ = {item.name: item.annotation for item in parameters}
     return Tool(call, takes_ctx=True, name=probe.name, description=probe.description)
 
 
@@ -61,10 +56,9 @@ class Session:
     def __init__(self, bench: Any, settings: Any) -> None:
         self.bench = bench
         self.client = AsyncOpenAI(base_url=bench.base_url("chat"), api_key="unused", max_retries=0)
-        self.agent = Agent(
-            OpenAIChatModel("loopspec", provider=OpenAIProvider(openai_client=self.client)),
-            tools=[as_tool(tool) for tool in bench.tools],
-        )
+        model = OpenAIChatModel("loopspec", provider=OpenAIProvider(openai_client=self.client))
+        tools = [as_tool(tool) for tool in bench.tools]
+        self.agent = Agent(model, tools=tools, capabilities=[Hooks(run=self.around)])
         self.tools = "sequential" if settings.tools == "sequential" else "parallel"
         self.extra: dict[str, Any] = {}
         if settings.streaming:
@@ -95,14 +89,24 @@ class Session:
 
     def keep(self, before: list[Any], after: list[Any]) -> None:
         """Carry a run's messages on; what another run added meanwhile stays in front of them."""
-        if not after:
-            return
-        new = after if self.messages is before else [*self.messages, *after[len(before) :]]
-        self.messages = list(new)
+        if after:
+            self.messages = [*after] if self.messages is before else [*self.messages, *after[len(before) :]]
+
+    async def around(self, context: RunContext[None], *, handler: Any) -> Any:
+        self.bench.tell(type="run_start")
+        try:
+            result = await handler()
+        except BaseException as error:
+            cancelled = isinstance(error, (asyncio.CancelledError, RunCancelled))
+            self.bench.tell(type="run_end", reason="cancelled" if cancelled else "error")
+            raise
+        self.bench.tell(type="run_end", reason="completed")
+        return result
 
     async def tell(self, context: RunContext[None], events: AsyncIterable[Any]) -> None:
         async for event in events:
-            for told in canonical(event):
+            told = canonical(event)
+            if told is not None:
                 self.bench.tell(told)
             await asyncio.sleep(0)
 
@@ -117,20 +121,20 @@ class Session:
         await self.client.close()
 
 
-def canonical(event: Any) -> list[dict[str, Any]]:
+def canonical(event: Any) -> dict[str, Any] | None:
     kind = event.event_kind
     if kind == "part_start" and event.part.part_kind in DELTAS and event.part.content:
-        return [{"type": DELTAS[event.part.part_kind], "text": event.part.content}]
+        return {"type": DELTAS[event.part.part_kind], "text": event.part.content}
     if kind == "part_delta" and event.delta.part_delta_kind in DELTAS and event.delta.content_delta:
-        return [{"type": DELTAS[event.delta.part_delta_kind], "text": event.delta.content_delta}]
+        return {"type": DELTAS[event.delta.part_delta_kind], "text": event.delta.content_delta}
     if kind == "part_end" and event.part.part_kind == "tool-call":
-        return [{"type": "call", "call_id": event.part.tool_call_id}]
+        return {"type": "call", "call_id": event.part.tool_call_id}
     if kind == "function_tool_call":
-        return [{"type": "tool_start", "call_id": event.part.tool_call_id}]
+        return {"type": "tool_start", "call_id": event.part.tool_call_id}
     if kind == "function_tool_result":
         result = tool_message(event.part)
-        return [{"type": "tool_end", **{key: result[key] for key in ("call_id", "text", "is_error")}}]
-    return []
+        return {"type": "tool_end", **{key: result[key] for key in ("call_id", "text", "is_error")}}
+    return None
 
 
 def tool_message(part: Any) -> dict[str, Any]:
@@ -144,29 +148,27 @@ def tool_message(part: Any) -> dict[str, Any]:
 
 
 def messages(message: Any) -> list[dict[str, Any]]:
+    """One message of the library; a request holds prompts and results as parts."""
+    found: list[dict[str, Any]] = []
     if isinstance(message, ModelRequest):
-        found = []
         for part in message.parts:
             if part.part_kind == "tool-return":
                 found.append(tool_message(part))
             elif part.part_kind in ("user-prompt", "system-prompt"):
-                role = part.part_kind.partition("-")[0]
-                found.append({"role": role, "text": str(part.content)})
+                found.append({"role": part.part_kind.partition("-")[0], "text": str(part.content)})
             else:
                 found.append({"role": "other", "text": f"{part.part_kind}: {part.content}"})
         return found
-    blocks = []
     for part in message.parts:
         if part.part_kind == "text":
-            blocks.append({"type": "text", "text": part.content})
+            found.append({"type": "text", "text": part.content})
         elif part.part_kind == "thinking":
-            blocks.append({"type": "reasoning", "text": part.content})
+            found.append({"type": "reasoning", "text": part.content})
         elif part.part_kind == "tool-call":
             arguments = part.args if isinstance(part.args, str) else part.args_as_json_str()
-            blocks.append(
-                {"type": "call", "id": part.tool_call_id, "name": part.tool_name, "arguments": arguments}
-            )
-    return [{"role": "assistant", "blocks": blocks, "interrupted": message.state == "interrupted"}]
+            call = {"id": part.tool_call_id, "name": part.tool_name, "arguments": arguments}
+            found.append({"type": "call", **call})
+    return [{"role": "assistant", "blocks": found, "interrupted": message.state == "interrupted"}]
 
 
 class Adapter:
