@@ -7,11 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from loopspec import machine as fsm
-from loopspec.loop import ReferenceLoop
+from loopspec.loop import ReferenceLoop, Settlement
 from loopspec.machine import ACTIONS, GUARDS, TABLE, Kind, Machine, Row, State
-from loopspec.vocabulary import ACCEPTING_REASONS, FailureReason, Outcome, StopReason
+from loopspec.vocabulary import (
+    KNOWN_REASONS,
+    AssistantMessage,
+    Call,
+    FailureReason,
+    Outcome,
+    Reason,
+    StopReason,
+    Text,
+)
 from meta.faulty import claims, fault, machine_with
-from meta.faulty.parts import sends, set_to, without
+from meta.faulty.parts import keeps_results, set_to
 
 Guard = Callable[[Machine, Any], bool]
 JUDGING = (State.RECORDED, Kind.PROCEED)
@@ -91,6 +100,14 @@ fault("completion.calls-decide", "completes-after-a-batch",
               *TABLE[State.BETWEEN, Kind.PROCEED],
           )
       }, guards={"batch done": lambda m, i: bool(m.calls)}))  # fmt: skip
+fault("completion.calls-decide", "takes-a-reply-that-begins-with-text-for-an-answer",
+      "Looks at the first block and not at the calls after it.",
+      machine=judges(
+          Row("text first", State.COMPLETED, "settle with the answer"),
+          text_first=lambda m, i: (
+              GUARDS["with calls"](m, i) and m.reply is not None and isinstance(m.reply.blocks[0], Text)
+          ),
+      ))  # fmt: skip
 fault("completion.tool-label-without-calls", "asks-again-for-calls-that-were-promised",
       "A reply labelled `toolUse` without a call leads to the same request again.",
       machine=judges(
@@ -100,11 +117,42 @@ fault("completion.tool-label-without-calls", "asks-again-for-calls-that-were-pro
           ),
       ))  # fmt: skip
 
+fault("completion.tool-label-without-calls", "asks-again-after-nothing-whatever-its-label",
+      "Asks again after any empty reply, where it claims to do so after an empty stop.",
+      claims(empty_stop="asks-again"),
+      machine=judges(
+          Row("nothing", State.BETWEEN, "ask again"),
+          nothing=lambda m, i: fsm._accepting(m) and fsm._empty(m) and m.asked_again == 0,
+      ))  # fmt: skip
+
 # --------------------------------------------------------------------------------------------
 # Replies that are no answers
 
+ENDS = ((State.ENDING, Kind.TERMINATOR), (State.ENDING, Kind.STREAM_ENDED))
+_error = ended_with(StopReason.ERROR)
+
 fault("completion.error-executes-nothing", "runs-the-calls-of-a-reply-with-an-error",
       "Takes a reply that ended with `error` for a whole one.", machine=takes(StopReason.ERROR))  # fmt: skip
+fault("completion.error-executes-nothing", "fails-only-when-it-has-run-the-calls",
+      "Runs the batch of a reply that ended with `error`, and then fails as it should.",
+      machine=machine_with(
+          rows={
+              **{
+                  end: (Row("error with calls", State.RECORDED, "record the reply"), *TABLE[end])
+                  for end in ENDS
+              },
+              JUDGING: (Row("error", State.DISPATCHING, "do nothing"), *TABLE[JUDGING]),
+              (State.BETWEEN, Kind.PROCEED): (
+                  Row("error", State.FAILED, "fail as unknown"), *TABLE[State.BETWEEN, Kind.PROCEED],
+              ),
+          },
+          guards={
+              "error": _error,
+              "error with calls": lambda m, i: (
+                  _error(m, i) and any(isinstance(block, Call) for block in m.assembler.blocks())
+              ),
+          },
+      ))  # fmt: skip
 fault("completion.aborted-by-provider", "runs-the-calls-of-a-reply-that-the-provider-aborted",
       "Takes a reply that ended with `aborted` for a whole one.", machine=takes(StopReason.ABORTED))  # fmt: skip
 
@@ -136,9 +184,21 @@ fault("completion.length-outcome", "takes-a-length-for-an-answer",
           Row("cut answer", State.COMPLETED, "settle with the answer"),
           cut_answer=lambda m, i: fsm._reason(m) == StopReason.LENGTH and not m.calls,
       ))  # fmt: skip
+fault("completion.length-outcome", "fails-on-a-length-that-it-claims-to-answer",
+      "Ends the run after a reply that was cut off.",
+      claims(length="answers"), loop=set_to(length="fails"))  # fmt: skip
+fault("completion.length-outcome", "calls-the-calls-of-a-cut-reply-a-success",
+      "Answers the calls of a reply that was cut off with results that are no errors.",
+      claims(length="answers"),
+      loop=keeps_results(
+          lambda result: [dataclasses.replace(result, is_error="was cut off" not in result.text)]
+      ))  # fmt: skip
 fault("completion.deferred-is-not-final", "takes-a-deferred-reply-for-the-answer",
       "Completes with what a deferred reply has said so far.",
       machine=takes(StopReason.DEFERRED, StopReason.PENDING))  # fmt: skip
+fault("completion.deferred-is-not-final", "runs-the-calls-of-a-reply-that-is-not-finished",
+      "Runs what a deferred reply has called so far.",
+      machine=runs_calls_of(StopReason.DEFERRED, StopReason.PENDING))  # fmt: skip
 fault("completion.deferred-outcome", "polls-where-it-claims-to-fail",
       "Asks for the rest of a deferred reply.", loop=set_to(deferred="resumes"))  # fmt: skip
 fault("completion.deferred-outcome", "fails-where-it-claims-to-resume",
@@ -150,24 +210,35 @@ fault("completion.refusal-is-told", "takes-a-refusal-for-an-answer",
       "Completes with the words of a refusal.", machine=takes(StopReason.REFUSAL))  # fmt: skip
 fault("completion.refusal-is-told", "asks-again-after-a-refusal",
       "Sends the request that was refused a second time.",
-      loop=sends(without(lambda message: getattr(message, "stop_reason", "") == StopReason.REFUSAL)),
       machine=judges(
           Row("first refusal", State.BETWEEN, "ask again"),
           first_refusal=lambda m, i: (
               fsm._reason(m) == StopReason.REFUSAL and not m.calls and m.asked_again == 0
           ),
       ))  # fmt: skip
-KNOWN = frozenset(reason.value for reason in StopReason)
 fault("completion.unknown-reason-fails", "takes-a-reason-that-it-does-not-know-for-a-stop",
       "Completes on every reason that has no other meaning.",
       machine=judges(
           Row("no other meaning", State.COMPLETED, "settle with the answer"),
-          no_other_meaning=lambda m, i: fsm._reason(m) not in KNOWN | ACCEPTING_REASONS,
+          no_other_meaning=lambda m, i: fsm._reason(m) not in KNOWN_REASONS,
+      ))  # fmt: skip
+fault("completion.unknown-reason-fails", "runs-the-calls-whatever-the-reason",
+      "Runs the calls of a reply whose reason it does not know.",
+      machine=judges(
+          Row("calls at least", State.DISPATCHING, "do nothing"),
+          calls_at_least=lambda m, i: fsm._reason(m) not in KNOWN_REASONS and bool(m.calls),
       ))  # fmt: skip
 fault("completion.empty-stop", "asks-again-where-it-claims-to-complete",
       "An empty reply is asked for again.", loop=set_to(empty_stop="asks-again"))  # fmt: skip
 fault("completion.empty-stop", "fails-where-it-claims-to-complete",
       "An empty reply fails the run.", loop=set_to(empty_stop="fails"))  # fmt: skip
+fault("completion.empty-stop", "asks-again-without-end",
+      "Asks for an empty reply again as often as it comes.",
+      claims(empty_stop="asks-again"),
+      machine=judges(
+          Row("empty stop", State.BETWEEN, "ask again"),
+          empty_stop=lambda m, i: fsm._reason(m) == StopReason.STOP and fsm._empty(m),
+      ))  # fmt: skip
 
 # --------------------------------------------------------------------------------------------
 # What the caller is told
@@ -190,6 +261,27 @@ def settles(action: str, *settle: Any, **changes: Any) -> type[Machine]:
 fault("completion.failure-is-told", "reports-a-failed-reply-as-completed",
       "Completes with nothing when the provider fails.",
       machine=settles("fail the reply", Outcome.COMPLETED))  # fmt: skip
+fault("completion.failure-is-told", "reports-a-cancelled-batch-as-completed",
+      "Completes when a cancellation has ended its batch.",
+      machine=settles("finish draining", Outcome.COMPLETED))  # fmt: skip
+
+
+def _answer_with_what_came(m: Machine, i: Any, out: list[fsm.Output]) -> None:
+    m.reason = Reason(StopReason.STOP)
+    ACTIONS["record the reply"](m, i, out)
+    ACTIONS["settle with the answer"](m, i, out)
+
+
+fault("completion.failure-is-told", "takes-a-broken-stream-for-the-end-of-the-answer",
+      "Completes with what came before the connection was lost.",
+      machine=machine_with(
+          rows={
+              (State.STREAMING, Kind.STREAM_FAILED): (
+                  Row("always", State.COMPLETED, "answer with what came"),
+              )
+          },
+          actions={"answer with what came": _answer_with_what_came},
+      ))  # fmt: skip
 fault("completion.length-outcome", "reports-a-length-as-completed",
       "Settles a run that was cut off, and had claimed to fail, as completed.",
       machine=settles("fail as truncated", Outcome.COMPLETED))  # fmt: skip
@@ -198,21 +290,57 @@ fault("completion.failure-form", "marks-what-it-claims-to-raise",
 fault("completion.failure-form", "raises-what-it-claims-to-mark",
       "Raises a failure instead of returning it with its mark.",
       claims("durable-prefix"), loop=set_to(failure="raises"))  # fmt: skip
-fault("completion.failure-carries-message", "keeps-the-provider-s-message-to-itself",
-      "Every failure of the provider is told in the same words.",
-      machine=settles("fail the reply", message="something went wrong", reason=FailureReason.PROVIDER))  # fmt: skip
 
 
-class ReturnsNothing(ReferenceLoop):
-    """Completes, and lets the caller look for the answer."""
+class MarksRefusals(ReferenceLoop):
+    """Raises every failure but a refusal, which it returns."""
 
     def _settled(self, run: Any, driver: Any, future: Any) -> None:
-        if run.settle is not None and run.settle.outcome is Outcome.COMPLETED:
-            run.settle = dataclasses.replace(run.settle, answer=None)
+        if run.settle is not None and run.settle.reason is FailureReason.REFUSAL and not future.done():
+            settle = run.settle
+            future.set_result(Settlement(settle.outcome, settle.reason, settle.message))
         super()._settled(run, driver, future)
 
 
+fault("completion.failure-form", "marks-a-refusal-where-it-claims-to-raise",
+      "Returns a refusal, and raises all else.", loop=MarksRefusals)  # fmt: skip
+fault("completion.failure-carries-message", "keeps-the-provider-s-message-to-itself",
+      "Every failure of the provider is told in the same words.",
+      machine=settles("fail the reply", message="something went wrong"))  # fmt: skip
+
+
+def _fail_without_words(m: Machine, i: Any, out: list[fsm.Output]) -> None:
+    broken = fsm.StreamFailed("the stream failed") if isinstance(i, fsm.StreamFailed) else i
+    ACTIONS["fail the reply"](m, broken, out)
+
+
+fault("completion.failure-carries-message", "loses-the-message-of-a-stream-that-fails",
+      "Tells what a reply says of its error, and not what comes in a reply's place.",
+      machine=machine_with(actions={"fail the reply": _fail_without_words}))  # fmt: skip
+
+
+def answers_with(pick: Callable[[list[AssistantMessage]], AssistantMessage | None]) -> type[ReferenceLoop]:
+    """A loop that gives another answer, picked from the assistant messages of its run."""
+
+    class Answers(ReferenceLoop):
+        def _settled(self, run: Any, driver: Any, future: Any) -> None:
+            if run.settle is not None and run.settle.outcome is Outcome.COMPLETED:
+                own = [m for m in run.messages[run.first :] if isinstance(m, AssistantMessage)]
+                run.settle = dataclasses.replace(run.settle, answer=pick(own))
+            super()._settled(run, driver, future)
+
+    return Answers
+
+
 fault("completion.answer-form", "returns-nothing-where-it-claims-to-return-the-answer",
-      "The caller gets no message of a completed run.", loop=ReturnsNothing)  # fmt: skip
+      "The caller gets no message of a completed run.", loop=answers_with(lambda own: None))  # fmt: skip
+fault("completion.answer-form", "returns-its-first-message",
+      "The caller gets what the model said before its tools ran.",
+      loop=answers_with(lambda own: own[0]))  # fmt: skip
+fault("completion.answer-form", "runs-all-its-messages-together",
+      "The caller gets all that the model said in the run as one text.",
+      loop=answers_with(
+          lambda own: AssistantMessage((Text("".join(message.text for message in own)),))
+      ))  # fmt: skip
 fault("completion.answer-form", "tells-the-answer-where-it-claims-to-return-it",
       "The answer comes as an event, and not with the return.", loop=set_to(answer="told"))  # fmt: skip

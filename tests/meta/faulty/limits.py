@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from loopspec import machine as fsm
@@ -49,6 +51,16 @@ fault("limits.checked-before-request", "leaves-the-last-turn-s-calls-unrun",
 fault("limits.never-success", "completes-when-its-turns-are-over",
       "Reports the last reply, whose calls it ran, as the answer.",
       machine=settles("fail by the limit", Outcome.COMPLETED))  # fmt: skip
+
+
+def _complete_with_text(m: Machine, i: Any, out: list[fsm.Output]) -> None:
+    talks = m.reply is not None and bool(m.reply.text.strip())
+    fsm.ACTIONS["settle with the answer" if talks else "fail by the limit"](m, i, out)
+
+
+fault("limits.never-success", "takes-the-text-beside-its-last-calls-for-the-answer",
+      "Completes at its limit if the last reply had a text beside its calls.",
+      machine=machine_with(actions={"fail by the limit": _complete_with_text}))  # fmt: skip
 fault("limits.answer-on-last-turn", "fails-with-an-answer-on-the-last-turn",
       "Looks at the limit before it looks at the reply.",
       machine=judges(
@@ -66,17 +78,39 @@ class CountsOn(ReferenceLoop):
         return machine
 
 
-class TakesAnyLimit(ReferenceLoop):
-    """Takes a limit that is none for no limit at all."""
+class CountsOnAfterFailures(ReferenceLoop):
+    """Forgets its turns when a run completes, and keeps them when one fails."""
 
-    def __init__(
-        self, model: Any, tools: Any, choices: Any, max_turns: Any = None, *args: Any, **kwargs: Any
-    ):
-        limit = max_turns if isinstance(max_turns, int) and max_turns > 0 else None
-        super().__init__(model, tools, choices, limit, *args, **kwargs)
+    def _idle_machine(self) -> Machine:
+        machine = super()._idle_machine()
+        last = self.machines[-1] if self.machines else None
+        machine.turn = last.turn if last is not None and last.state is State.FAILED else 0
+        return machine
+
+
+def takes_limits(change: Callable[[Any], Any]) -> type[ReferenceLoop]:
+    """A loop that makes something of a limit before it looks whether it is one."""
+
+    class Takes(ReferenceLoop):
+        def __init__(
+            self, model: Any, tools: Any, choices: Any, max_turns: Any = None, *args: Any, **kwargs: Any
+        ):
+            super().__init__(model, tools, choices, change(max_turns), *args, **kwargs)
+
+    return Takes
+
+
+def _whole_or_none(limit: Any) -> Any:
+    return limit if isinstance(limit, int) and limit > 0 else None
 
 
 fault("limits.counter-is-per-run", "counts-the-turns-of-the-conversation",
       "A second prompt has only the turns that the first one left.", loop=CountsOn)  # fmt: skip
+fault("limits.counter-is-per-run", "keeps-the-turns-of-a-run-that-failed",
+      "Forgets its turns only when a run completes.", loop=CountsOnAfterFailures)  # fmt: skip
 fault("limits.invalid-limit", "takes-a-limit-of-nothing-for-no-limit",
-      "Runs without a limit where it was given zero, a fraction or a word.", loop=TakesAnyLimit)  # fmt: skip
+      "Runs without a limit where it was given zero, less than that or a fraction.",
+      loop=takes_limits(_whole_or_none))  # fmt: skip
+fault("limits.invalid-limit", "rounds-its-limit-up",
+      "Takes one and a half turns for two.",
+      loop=takes_limits(lambda limit: limit if limit is None else math.ceil(limit)))  # fmt: skip
