@@ -520,13 +520,20 @@ def order(index: TraceIndex) -> Iterator[Finding]:
 
 
 def _late(index: TraceIndex, batch: Batch, start: Start) -> bool:
-    """Whether the target was cancelled before this tool returned, and still had to settle."""
+    """Whether the target was cancelled before this tool returned, and still had to settle.
+
+    Where a listener had failed before, it is that which ended the batch.
+    """
     exact = index.header.grade == Grade.EXACT
     end = batch.run.settled_at
     settled = start.settled_at
     if settled is None or end is None or settled > end:
         return False
     if start.settled is None or start.settled.how != "returned":
+        return False
+    if index.claim("listener_failure") != "ignored" and any(
+        batch.exchange.at < at < settled for at in batch.run.listener_raised_at
+    ):
         return False
     return any(
         cancel.sent_at > batch.exchange.at
