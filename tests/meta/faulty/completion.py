@@ -154,7 +154,8 @@ fault("completion.error-executes-nothing", "fails-only-when-it-has-run-the-calls
           },
       ))  # fmt: skip
 fault("completion.aborted-by-provider", "runs-the-calls-of-a-reply-that-the-provider-aborted",
-      "Takes a reply that ended with `aborted` for a whole one.", machine=takes(StopReason.ABORTED))  # fmt: skip
+      "Takes a reply that ended with `aborted` for a whole one.",
+      machine=takes(StopReason.ABORTED))  # fmt: skip
 
 
 def _as_cancelled(m: Machine, i: Any, out: list[fsm.Output]) -> None:
@@ -191,7 +192,9 @@ fault("completion.length-outcome", "calls-the-calls-of-a-cut-reply-a-success",
       "Answers the calls of a reply that was cut off with results that are no errors.",
       claims(length="answers"),
       loop=keeps_results(
-          lambda result: [dataclasses.replace(result, is_error="was cut off" not in result.text)]
+          lambda result: [
+              dataclasses.replace(result, is_error=result.is_error and "was cut off" not in result.text)
+          ]
       ))  # fmt: skip
 fault("completion.deferred-is-not-final", "takes-a-deferred-reply-for-the-answer",
       "Completes with what a deferred reply has said so far.",
