@@ -59,7 +59,7 @@ def _own_process(path: Path) -> Any:
     if manifest.command:
         command = list(manifest.command)
     elif manifest.adapter:
-        command = [manifest.python or sys.executable, str(path.parent / manifest.adapter)]
+        command = [manifest.python or sys.executable, str(path.parent.resolve() / manifest.adapter)]
     else:
         raise TargetError(f"{path}: say how to start the adapter: command = [...] or adapter = '...'")
     return ProcessAdapter(manifest, command, cwd=path.parent)

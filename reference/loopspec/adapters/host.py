@@ -30,12 +30,20 @@ from loopspec.adapters.jsonrpc import (
     ProtocolBroken,
     RpcError,
 )
-from loopspec.adapters.protocol import Bench, ModelRequest, ProbeToolError, ProviderError, Signal
+from loopspec.adapters.protocol import (
+    Bench,
+    ModelRequest,
+    ProbeToolError,
+    ProviderError,
+    Signal,
+    TargetRaised,
+)
 from loopspec.adapters.wire_models import (
     CHILD_NOTIFICATIONS,
     CHILD_REQUESTS,
     HOST_REQUESTS,
     PROTOCOL,
+    CancelReturnedParams,
     CancelSentParams,
     EventParams,
     InitializeResult,
@@ -51,18 +59,6 @@ from loopspec.adapters.wire_models import (
 from loopspec.vocabulary import Event, Piece, message_from_json, piece_to_json
 
 _SEE = "see the messages in spec/protocol.md"
-
-
-class TargetRaised(Exception):
-    """The target's own code raised in ``open``, ``cancel``, ``history``, ``fork`` or ``close``.
-
-    ``raw`` is ``{"raised": [...]}``, the chain of exceptions, outermost first.
-    """
-
-    def __init__(self, operation: str, raised: list[dict[str, Any]]) -> None:
-        first = raised[0]
-        super().__init__(f"{operation}: {first['type']}: {first.get('message', '')}")
-        self.raw: dict[str, Any] = {"raised": raised}
 
 
 class ChildBench(Bench, Protocol):
@@ -196,7 +192,7 @@ class Host:
                     method, chain.model_dump(by_alias=True, exclude_unset=True)["raised"]
                 ) from None
             if error.code == NO_SUCH_METHOD:
-                raise NotImplementedError(f"the child cannot {method}: {error}") from None
+                raise self._lost(f"it does not know {method!r}: {error}", _SEE) from None
             raise self._lost(f"{method!r} was answered with error {error.code}: {error}", _SEE) from None
         model = HOST_REQUESTS[method][1]
         return _NOTHING if model is Nothing and result == {} else self._check(model, method, result)
@@ -399,8 +395,10 @@ class Host:
         self._session(data.session).bench.child_cancel_sent(data.at)
         return True
 
-    def _cancel_returned(self, data: SessionParams) -> bool:
-        self._session(data.session).bench.child_cancel_returned()
+    def _cancel_returned(self, data: CancelReturnedParams) -> bool:
+        bench = self._session(data.session).bench
+        if data.raised is None:  # as with ``cancel`` itself: what raised did not return
+            bench.child_cancel_returned()
         return True
 
     def _second_prompt(self, data: SessionParams) -> bool:

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from loopspec.adapters.child import ChildProcess
+from loopspec.adapters.protocol import LostTarget
 from loopspec.trace import TargetLost
 
 TARGET_RAISED = -32000
@@ -63,7 +64,7 @@ class Limits:
     messages: int = 100_000
 
 
-class ChildLost(Exception):
+class ChildLost(LostTarget):
     """The child died, hung, flooded or spoke rubbish, and was ended with its process group.
 
     ``what`` says what it did, ``hint`` what to do about it, ``stderr_tail`` is the last that it
@@ -73,7 +74,7 @@ class ChildLost(Exception):
     def __init__(self, what: str, stderr_tail: str = "", hint: str = "") -> None:
         self.what, self.stderr_tail, self.hint = what, stderr_tail, hint
         text = f"{what}; {hint}" if hint else what
-        super().__init__(f"{text}\nits stderr ends with:\n{stderr_tail}" if stderr_tail else text)
+        Exception.__init__(self, f"{text}\nits stderr ends with:\n{stderr_tail}" if stderr_tail else text)
 
     @property
     def entry(self) -> TargetLost:

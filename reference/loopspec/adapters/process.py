@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from loopspec.adapters.host import ChildBench, Host, HostSession, TargetRaised
+from loopspec.adapters.host import ChildBench, Host, HostSession
 from loopspec.adapters.jsonrpc import ChildLost, Limits
 from loopspec.adapters.manifest import Manifest
-from loopspec.adapters.protocol import Bench, OpenSettings
+from loopspec.adapters.protocol import Bench, OpenSettings, TargetRaised
 from loopspec.adapters.wire_models import BarrierResult, OpenResult, Wire
 from loopspec.vocabulary import Message, message_from_json
 

@@ -26,6 +26,27 @@ class ProviderError(Exception):
         self.status = status
 
 
+class LostTarget(Exception):
+    """The target can no longer be spoken to; ``what`` says what it did, or what was done to it."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.what = what
+
+
+class TargetRaised(Exception):
+    """The target's own code raised in ``open``, ``cancel``, ``history``, ``fork`` or ``close``.
+
+    ``raw`` is ``{"raised": [...]}``, the chain of exceptions, outermost first. Adapters in process
+    let the exception itself pass instead.
+    """
+
+    def __init__(self, operation: str, raised: list[dict[str, Any]]) -> None:
+        first = raised[0]
+        super().__init__(f"{operation}: {first['type']}: {first.get('message', '')}")
+        self.raw: dict[str, Any] = {"raised": raised}
+
+
 class ProbeToolError(Exception):
     """A probe tool failed because the scenario said so."""
 

@@ -332,7 +332,8 @@ class ToolCallParams(Wire):
 
     session: str
     tool: str
-    arguments: dict[str, Any] | str
+    arguments: Any
+    """As the target passed them: a JSON value, or the text that the model sent."""
     call_id: str | None = None
     signal: bool = False
 

@@ -20,7 +20,7 @@ import asyncio
 import contextlib
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,11 +28,13 @@ from loopspec.adapters.manifest import Manifest, interpret
 from loopspec.adapters.protocol import (
     Adapter,
     ListenerError,
+    LostTarget,
     ModelRequest,
     OpenSettings,
     ProbeTool,
     Session,
     Signal,
+    TargetRaised,
 )
 from loopspec.bench import native
 from loopspec.bench.provider import Provider
@@ -61,14 +63,6 @@ PLAIN_REPLY = Reply.model_validate([{"text": "Done."}, {"reason": "stop"}])
 
 PATIENCE = 0.02
 """Seconds without a sign of a child after which it is asked whether it is still."""
-
-
-class LostTarget(Exception):
-    """The target can no longer be spoken to; ``what`` says what it did. Adapters raise it."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(what)
-        self.what = what
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,13 +275,14 @@ class Run:
         """Do an action of the environment, and wait until its effects are seen."""
         self._acting += 1
         try:
-            await self.still()
-            if action == "cancel":
-                await self._cancel(where)
+            with self._until_lost():
                 await self.still()
-            elif action == "prompt":
-                self._second_prompt()
-                await self.still()
+                if action == "cancel":
+                    await self._cancel(where)
+                    await self.still()
+                elif action == "prompt":
+                    self._second_prompt()
+                    await self.still()
         finally:
             self._acting -= 1
             self._acted += 1
@@ -297,7 +292,10 @@ class Run:
         self._cancels += 1
         number = self._cancels
         self.recorder.add(CancelSent(number, where))
-        returned = self._session.cancel()
+        try:
+            returned = self._session.cancel()
+        except Exception:  # noqa: BLE001 - the target's; a cancel that raises has not returned
+            return
         if inspect.isawaitable(returned):
             task = asyncio.ensure_future(returned)
             task.add_done_callback(lambda t: self._cancel_returned(number, t))
@@ -370,6 +368,24 @@ class Run:
             )
         )  # fmt: skip
 
+    @contextlib.contextmanager
+    def _until_lost(self) -> Iterator[None]:
+        """What is done with the target ends where the target is lost."""
+        try:
+            yield
+        except LostTarget as lost:
+            self._lose(lost)
+
+    async def _asked(self, what: str, ask: Callable[[], Any]) -> Any:
+        """What the session answers. One that raises cannot be watched any further."""
+        try:
+            answer = ask()
+            return await answer if inspect.isawaitable(answer) else answer
+        except LostTarget:
+            raise
+        except Exception as error:
+            raise LostTarget(f"{what} raised {type(error).__name__}: {error}") from error
+
     def _lose(self, lost: LostTarget) -> None:
         """The target is gone; several waits may tell it."""
         if not any(isinstance(entry, TargetLost) for entry in self.recorder.entries()):
@@ -384,11 +400,7 @@ class Run:
         """
         while await self._settle():
             acted = self._acted
-            try:
-                await self.still()
-            except LostTarget as lost:
-                self._lose(lost)
-                return False
+            await self.still()
             if not self._open and not self._acting and self._acted == acted:
                 return True
         return False
@@ -475,7 +487,8 @@ class Run:
             except Exception as error:  # noqa: BLE001 - whatever refuses the settings is the evidence
                 self._refused(error)
             else:
-                await self._prompts_in_order()
+                with self._until_lost():
+                    await self._prompts_in_order()
         finally:
             await self._finish()
         return self.recorder.trace()
@@ -483,7 +496,7 @@ class Run:
     def _refused(self, error: Exception) -> None:
         """The target refused to be opened with these settings: the prompt never got in."""
         self.recorder.add(Prompted(1, token(1)))
-        raw = {"raised": raised_chain(error)}
+        raw = error.raw if isinstance(error, TargetRaised) else {"raised": raised_chain(error)}
         invalid = FailureReason.INVALID
         self.recorder.add(Settled(1, Outcome.REFUSED, Form.RAISED, invalid, None, str(error), raw))
 
@@ -496,8 +509,7 @@ class Run:
                 fork = getattr(self._session, "fork", None)
                 if fork is None:
                     return
-                forked = fork()
-                self._session = await forked if inspect.isawaitable(forked) else forked
+                self._session = await self._asked("forking it", fork)
             if prompt.cancel == "idle":
                 await self._cancel("idle")
                 await self.still()
@@ -514,13 +526,7 @@ class Run:
     async def _read_history(self) -> None:
         if "history" not in self.variant.observes or self._session is None:
             return
-        messages = self._session.history()
-        if inspect.isawaitable(messages):
-            try:
-                messages = await messages
-            except LostTarget as lost:
-                self._lose(lost)
-                return
+        messages = await self._asked("reading its history", self._session.history)
         self.recorder.add(HistoryRead(self._prompts, tuple(messages)))
 
     async def _finish(self) -> None:

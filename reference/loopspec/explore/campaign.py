@@ -163,6 +163,11 @@ class Campaign:
         index = TraceIndex(self._trace(answer))
         self._not_lost(index)
         run = index.runs[0]
+        if run.refused and run.settled is not None:
+            raise SmokeFailed(
+                f"it refused to be opened, or its first prompt: {_ending(index)}; the adapter's open() "
+                "and prompt() must work with the bench's tools and no further settings"
+            )
         if not run.exchanges:
             raise SmokeFailed("the target asked the fake provider nothing; is it given bench.base_url(...)?")
         if not run.completed:

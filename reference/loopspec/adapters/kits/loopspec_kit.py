@@ -565,6 +565,8 @@ class _Kit:
         number = message.get("id")
         if "method" in message:
             method = self._methods.get(message["method"])
+            if method is None and number is None:
+                return  # a later version may tell more
             if method is None:
                 known = ", ".join(self._methods)
                 self.refuse(number, _NO_SUCH_METHOD, f"no method {message['method']!r}; there are {known}")

@@ -58,7 +58,9 @@ class Session:
         self.client = AsyncOpenAI(base_url=bench.base_url("chat"), api_key="unused", max_retries=0)
         model = OpenAIChatModel("loopspec", provider=OpenAIProvider(openai_client=self.client))
         tools = [as_tool(tool) for tool in bench.tools]
-        self.agent = Agent(model, tools=tools, capabilities=[Hooks(run=self.around)])
+        self.agent = Agent(
+            model, tools=tools, capabilities=[Hooks(run=self.around)] if settings.streaming else []
+        )
         self.tools = "sequential" if settings.tools == "sequential" else "parallel"
         self.extra: dict[str, Any] = {}
         if settings.streaming:
