@@ -122,6 +122,14 @@ class Acceptor:
         self._note(entry)
         return None
 
+    def may_rest(self) -> bool:
+        """Whether a target that does nothing more until somebody else does is where it may be."""
+        return self._over or any(self._rests(item) for item in self._closure(self._configs))
+
+    def expected(self) -> str:
+        """Where the machine is and what would be legal there, in words."""
+        return self._stood(self._closure(self._configs))
+
     def end(self) -> str | None:
         """The trace is over; returns ``None``, or in words what is missing."""
         if self._over or any(not item.runs and not item.waiting for item in self._configs):

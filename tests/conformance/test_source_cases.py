@@ -116,7 +116,10 @@ class Projector:
 
     def _tools(self) -> Iterator[str]:
         starts = [entry for entry in self.trace if isinstance(entry, t.ToolStarted)]
-        started = [entry.call_id or f"{entry.tool}({entry.arguments})" for entry in starts]
+        # Where the text was empty, it is the arguments that say how it was read.
+        plain = [entry.call_id if entry.arguments != "{}" else None for entry in starts]
+        shown = [f"{entry.tool}({entry.arguments})" for entry in starts]
+        started = [call or words for call, words in zip(plain, shown, strict=True)]
         if started:
             yield ", ".join(started)
 

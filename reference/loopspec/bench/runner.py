@@ -282,6 +282,7 @@ class Run:
                     await self.still()
                 elif action == "prompt":
                     self._second_prompt()
+                    await asyncio.sleep(0)  # the prompt is on its way before anybody asks for stillness
                     await self.still()
         finally:
             self._acting -= 1

@@ -31,12 +31,13 @@ class _Scripted:
 
 
 def _parsed(arguments: Any) -> Any:
-    if isinstance(arguments, str):
-        try:
-            return json.loads(arguments)
-        except ValueError:
-            return arguments
-    return arguments
+    """The arguments as a value. No text at all is an empty object: so loops read it."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments.strip() or "{}")
+    except ValueError:
+        return arguments
 
 
 class Tools:

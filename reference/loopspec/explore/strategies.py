@@ -153,7 +153,7 @@ class _Drawing:
         for _ in range(self.draw(st.integers(1, 3))):
             reply, labels = self.reply()
             begun = {
-                step.get("call", step.get("call_start"))["label"]
+                (step.get("call") or step["call_start"])["label"]
                 for step in reply["steps"]
                 if isinstance(step, dict) and ("call" in step or "call_start" in step)
             }

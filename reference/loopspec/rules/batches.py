@@ -18,7 +18,7 @@ again in a later turn; where the ids were changed, by names and arguments.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -461,7 +461,14 @@ def deciding_sight(index: TraceIndex, exchange: Exchange) -> Sight | None:
     return next((sight for sight in standing if sight.request), next(iter(standing), None))
 
 
-def _first(messages: Sequence[Message], begin: int, exchange: Exchange) -> int | None:
+def _first(
+    messages: Sequence[Message], begin: int, exchange: Exchange, senders: Mapping[str, Exchange]
+) -> int | None:
+    """The first message from ``begin`` on that has the reply's ids, or else the same calls.
+
+    ``senders`` are the replies by the ids that they sent: a message that has an id of another reply
+    is that other reply.
+    """
     ids = {call.id for call in calls_of(exchange)}
     shape = [(call.name, call.arguments) for call in calls_of(exchange)]
     alike = None
@@ -471,7 +478,8 @@ def _first(messages: Sequence[Message], begin: int, exchange: Exchange) -> int |
             continue
         if any(call.id in ids for call in message.calls):
             return at
-        if alike is None and len(message.calls) == len(shape) and all(
+        theirs = any(senders.get(call.id, exchange) is not exchange for call in message.calls)
+        if alike is None and not theirs and len(message.calls) == len(shape) and all(
             call.name == name and same_arguments(call.arguments, arguments)
             for call, (name, arguments) in zip(message.calls, shape, strict=True)
         ):  # fmt: skip
@@ -490,14 +498,19 @@ def locate(index: TraceIndex, exchange: Exchange, messages: tuple[Message, ...])
 
 
 def _locate(index: TraceIndex, exchange: Exchange, messages: tuple[Message, ...]) -> int | None:
+    senders: dict[str, Exchange] = _once(index, ("senders",), lambda: _senders(index))
     at = -1
     for other in index.exchanges:
         if other is exchange:
-            return _first(messages, at + 1, exchange)
+            return _first(messages, at + 1, exchange, senders)
         if calls_of(other) and taken(index, other):
-            found = _first(messages, at + 1, other)
+            found = _first(messages, at + 1, other, senders)
             at = at if found is None else found
     return None
+
+
+def _senders(index: TraceIndex) -> dict[str, Exchange]:
+    return {call.id: exchange for exchange in index.exchanges for call in calls_of(exchange)}
 
 
 def answers(messages: Sequence[Message], position: int, call_id: str) -> list[ToolResult]:

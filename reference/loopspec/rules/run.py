@@ -367,8 +367,8 @@ def _lost_message(index: TraceIndex, first: Run, second: Run) -> tuple[str, int]
         return None
     messages = request.request.messages
     for run in (first,) if apart else (first, second):
-        if turned_away(run) or not run.exchanges or run.cancels:
-            continue
+        if turned_away(run) or not run.exchanges or run.cancels or not run.completed:
+            continue  # what a failed run leaves in history is another chapter's question
         if not has_prompt(messages, run):
             return f"request {request.number} has lost prompt {run.number}", request.at
         answer = run.exchanges[-1]

@@ -1,0 +1,299 @@
+"""Lockstep: a loop and the machine, step by step, with steps that nobody wrote down.
+
+Scenarios are fixed before they are run. Here Hypothesis draws one step, the live bench does it, the
+target runs until nothing moves any more, and what it did is compared with what the machine may do,
+before the next step is drawn. So the next step can be chosen by where the target really is, and a
+difference is seen at the very step that makes it.
+
+The comparison is the acceptor's (:mod:`loopspec.acceptor`): it keeps every configuration in which
+a target with these claims may be. A step is wrong if
+
+* what the target told, asked, started or settled is nothing that any configuration has to do, or
+* the target rests, and in no configuration there is nothing left to do.
+
+When Hypothesis has drawn its last step, all that is open is brought to an end, and the trace goes
+to the rules, which know nothing of the machine: the two oracles do not share a line.
+
+    TestMine = lockstep(MyAdapter).TestCase
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from loopspec.acceptor import Acceptor
+from loopspec.adapters.protocol import Adapter
+from loopspec.bench.live import LivePlayer, LiveRun
+from loopspec.bench.script import Element, Fault
+from loopspec.judge import Judge
+from loopspec.loop import check_arguments
+from loopspec.rules import Broke
+from loopspec.scenario import PROBE_TOOLS
+from loopspec.trace import Trace, dumps
+from loopspec.vocabulary import (
+    ArgumentsDelta,
+    Call,
+    CallEnd,
+    CallStart,
+    FaultKind,
+    Reason,
+    ReasoningDelta,
+    StopReason,
+    Terminator,
+    TextDelta,
+    Usage,
+)
+
+TEXTS = ("a", "The answer. ", " ", "\n", "é\U0001f600")
+"""Pieces of text and reasoning."""
+
+CALLS = (
+    ("probe", '{"value": "a"}'), ("probe", '{"value": "b"}'), ("probe_number", '{"amount": 3}'),
+    ("probe_number", '{"amount": "many"}'), ("no_such_tool", "{}"), ("probe_optional", ""),
+    ("probe_optional", '{"note": "rm -r'),
+)  # fmt: skip
+"""Tools and arguments of calls; the last ones are not what the tool takes, or are cut."""
+
+_REASONS = st.sampled_from([*(str(reason) for reason in StopReason), "novel_reason"])
+_FAULTS = st.sampled_from([FaultKind.ERROR, FaultKind.DISCONNECT, FaultKind.END])
+_AT_MOST_OPEN = 30
+"""So many steps bring any legal loop to its end."""
+
+
+class Difference(AssertionError):
+    """The target did what the machine cannot do, or broke a rule; with the trace."""
+
+
+def _fits(call: Call) -> bool:
+    schema: Any = PROBE_TOOLS.get(call.name)
+    return schema is not None and check_arguments(call.arguments, schema)[0] is not None
+
+
+class Lockstep(RuleBasedStateMachine):
+    """One conversation; made for a target by :func:`lockstep`."""
+
+    make_adapter: Callable[[], Adapter]
+    variant: str | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bench: LiveRun | None = None
+        self._taken = 1
+        self._index = 0
+        self._reasoned = False
+        self._lost = False
+
+    # -- the two sides ----------------------------------------------------------------------
+
+    @initialize(max_turns=st.sampled_from((None, None, 1, 2, 3)))
+    def opens(self, max_turns: int | None) -> None:
+        """A session with a limit, or without."""
+        adapter = type(self).make_adapter()
+        name = self.variant or adapter.manifest.first_variant
+        limited = "limit" in adapter.manifest.variants[name].observes
+        self.bench = LiveRun(adapter, self.variant, max_turns if limited else None)
+        header = self.bench.recorder.entries()[0]
+        self.acceptor = Acceptor(header, fits=_fits)  # type: ignore[arg-type]
+
+    @property
+    def _run(self) -> LiveRun:
+        assert self.bench is not None
+        return self.bench
+
+    @property
+    def _open(self) -> LivePlayer | None:
+        reply = self.bench.reply if self.bench is not None else None
+        return reply if reply is not None and reply.open else None
+
+    @property
+    def _unopened(self) -> LivePlayer | None:
+        reply = self.bench.reply if self.bench is not None else None
+        return reply if reply is not None and reply.unopened else None
+
+    def _compare(self) -> None:
+        """What the target did about the last step, against what the machine may do."""
+        entries = self._run.entries()
+        for at in range(self._taken, len(entries)):
+            wrong = self.acceptor.take(entries[at])
+            if wrong is not None:
+                self._differs(f"entry {at}: {wrong}")
+        self._taken = len(entries)
+        if not self.acceptor.may_rest():
+            self._differs(f"the target does nothing, but {self.acceptor.expected()}")
+
+    def _differs(self, words: str) -> NoReturn:
+        """Say it once, with the trace: what comes after a difference means nothing."""
+        self._lost = True
+        raise Difference(f"{words}\n{dumps(Trace(tuple(self._run.entries())))}")
+
+    def _send(self, *elements: Element) -> None:
+        self._run.send(*elements)
+        self._compare()
+
+    # -- the caller's steps -----------------------------------------------------------------
+
+    @precondition(lambda self: self.bench is not None and not self.bench.busy)
+    @rule()
+    def prompts(self) -> None:
+        """A prompt, while nothing runs."""
+        self._run.prompt()
+        self._compare()
+
+    @precondition(lambda self: self.bench is not None and len(self.bench._open) == 1)
+    @rule()
+    def prompts_again(self) -> None:
+        """A prompt, while another runs."""
+        self._run.prompt()
+        self._compare()
+
+    @precondition(lambda self: self.bench is not None)
+    @rule()
+    def cancels(self) -> None:
+        """A cancellation, wherever the target is."""
+        self._run.cancel()
+        self._compare()
+
+    @precondition(lambda self: self.bench is not None and self.bench.busy and self._listens())
+    @rule()
+    def will_raise_in_the_listener(self) -> None:
+        """The next event that is told meets a listener that fails."""
+        self._run.listener_raises = True
+
+    def _listens(self) -> bool:
+        return "listeners" in self._run.variant.observes and not self._run.listener_raises
+
+    # -- the provider's steps ---------------------------------------------------------------
+
+    @precondition(lambda self: self._unopened is not None)
+    @rule(deaf=st.booleans())
+    def opens_the_reply(self, deaf: bool) -> None:
+        """The stream is there; a deaf one ignores cancellations."""
+        self._index, self._reasoned = 0, False
+        self._run.open_reply(deaf=deaf)
+        self._compare()
+
+    @precondition(lambda self: self._unopened is not None)
+    @rule(status=st.sampled_from((400, 429, 500)))
+    def refuses_the_request(self, status: int) -> None:
+        """A status comes in place of a reply."""
+        self._send(Fault(FaultKind.STATUS, "the provider failed", status))
+
+    @precondition(lambda self: self._open is not None)
+    @rule(text=st.sampled_from(TEXTS), thought=st.booleans())
+    def says(self, text: str, thought: bool) -> None:
+        """A piece of text or of reasoning."""
+        self._send(ReasoningDelta(text) if thought else TextDelta(text))
+
+    @precondition(lambda self: self._open is not None)
+    @rule(call=st.sampled_from(CALLS), ended=st.sampled_from((True, True, True, False)))
+    def calls(self, call: tuple[str, str], ended: bool) -> None:
+        """A call, in one piece; perhaps its end never comes."""
+        tool, arguments = call
+        spec = self._run.call(tool, arguments)
+        self._index += 1
+        pieces: list[Element] = [CallStart(self._index, spec.wire_id, tool)]
+        pieces += [ArgumentsDelta(self._index, arguments)] if arguments else []
+        pieces += [CallEnd(self._index)] if ended else []
+        self._send(*pieces)
+
+    @precondition(lambda self: self._open is not None)
+    @rule()
+    def counts(self) -> None:
+        """Usage, which changes nothing."""
+        self._send(Usage(7, 3))
+
+    @precondition(lambda self: self._open is not None and not self._reasoned)
+    @rule(reason=_REASONS)
+    def ends_for(self, reason: str) -> None:
+        """The reason for which the reply ends."""
+        self._reasoned = True
+        self._send(Reason(reason))
+
+    @precondition(lambda self: self._open is not None)
+    @rule()
+    def terminates(self) -> None:
+        """The end of the reply, whether its reason came or not."""
+        self._send(Terminator())
+
+    @precondition(lambda self: self._open is not None)
+    @rule(kind=_FAULTS)
+    def breaks(self, kind: FaultKind) -> None:
+        """The stream fails, or ends too early."""
+        self._send(Fault(kind))
+
+    # -- the tools' steps -------------------------------------------------------------------
+
+    @precondition(lambda self: self.bench is not None and self.bench.running)
+    @rule(data=st.data(), how=st.sampled_from(("ok", "ok", "raises", "heeds")))
+    def ends_a_tool(self, data: st.DataObject, how: str) -> None:
+        """A tool returns, raises, or heeds the signal that it saw."""
+        start = data.draw(st.sampled_from(sorted(self._run.running)))
+        if how == "heeds" and not self._run.saw_signal(start):
+            how = "ok"
+        self._run.settle(start, how)
+        self._compare()
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """Bring all to an end, compare once more, and ask the rules."""
+        if self.bench is None:
+            return
+        bench, lost = self.bench, self._lost
+        try:
+            if not lost:
+                self._wind_down()
+        finally:
+            self.bench = None
+            trace = bench.close()
+        if not lost:
+            self._judge(trace)
+
+    def _wind_down(self) -> None:
+        run = self._run
+        run.listener_raises = False
+        for _ in range(_AT_MOST_OPEN):
+            if not run.busy:
+                break
+            if self._unopened is not None:
+                self._index, self._reasoned = 0, False
+                run.open_reply()
+            elif self._open is not None:
+                rest: list[Element] = [] if self._reasoned else [TextDelta("Done."), Reason("stop")]
+                run.send(*rest, Terminator())
+            elif run.running:
+                run.settle(min(run.running), "ok")
+            else:
+                self._differs("nothing can end this run")
+            self._compare()
+        run.read_history()
+        self._compare()
+
+    def _judge(self, trace: Trace) -> None:
+        broken = {
+            name: next(item.words for item in found if isinstance(item, Broke))
+            for name, found in Judge(trace.header.claims).add(trace).items()
+            if any(isinstance(item, Broke) for item in found)
+        }
+        if broken:
+            words = "\n".join(f"{name}: {what}" for name, what in broken.items())
+            raise Difference(f"{words}\n{dumps(trace)}")
+
+
+def lockstep(make_adapter: Callable[[], Adapter], variant: str | None = None) -> type[Lockstep]:
+    """The state machine for a target; its ``TestCase`` is a test for pytest and unittest.
+
+    Parameters
+    ----------
+    make_adapter: makes the adapter, in this process, anew for each example.
+    variant: the name of a variant of grade ``exact``; ``None``: the first.
+    """
+    made = {"make_adapter": staticmethod(make_adapter), "variant": variant}
+    return type("LockstepOfTarget", (Lockstep,), made)
+
+
+__all__ = ["CALLS", "TEXTS", "Difference", "Lockstep", "lockstep"]
