@@ -104,6 +104,7 @@ class Acceptor:
         self._started: set[int] = set()
         self._over = False
         self._configs: list[Config] = [Config()]
+        self._closed: list[Config] | None = None
 
     # -- the set -----------------------------------------------------------------------------
 
@@ -114,21 +115,29 @@ class Acceptor:
             return None
         before = self._configs
         if type(entry) in _AFTER_SILENCE or self._finds_rest(entry):
-            before = self._closure(before)
+            before = self._reachable()
         after = [config for item in before for config in handler(self, item, entry)]
         if not after:
             return f"{alike.entry_in_words(entry)}, but {self._stood(before)}"
-        self._configs = self._distinct(after)
+        self._configs, self._closed = self._distinct(after), None
         self._note(entry)
         return None
 
+    def _reachable(self) -> list[Config]:
+        """What silent steps lead to from here; kept until the next entry."""
+        if self._closed is None:
+            self._closed = self._closure(self._configs)
+        return self._closed
+
     def may_rest(self) -> bool:
         """Whether a target that does nothing more until somebody else does is where it may be."""
-        return self._over or any(self._rests(item) for item in self._closure(self._configs))
+        if self._over or any(self._rests(item) for item in self._configs):
+            return True
+        return any(self._rests(item) for item in self._reachable())
 
     def expected(self) -> str:
         """Where the machine is and what would be legal there, in words."""
-        return self._stood(self._closure(self._configs))
+        return self._stood(self._reachable())
 
     def end(self) -> str | None:
         """The trace is over; returns ``None``, or in words what is missing."""
@@ -148,25 +157,34 @@ class Acceptor:
             self._over = True
 
     def _distinct(self, configs: Iterable[Config]) -> list[Config]:
-        out = {config.key(): config for config in configs}
+        found = list(configs)
+        if len(found) < 2:
+            return found
+        out = {config.key(): config for config in found}
         if len(out) > AT_MOST:
             self.bounded = True
         return list(out.values())[:AT_MOST]
 
     def _closure(self, configs: Iterable[Config]) -> list[Config]:
         """All configurations that silent steps can lead to, these included."""
-        seen = {config.key(): config for config in configs}
+        first = list(configs)
+        chain: list[Config] = []
+        # A single one mostly has a single way on, and no step leads back: nothing to compare.
+        while len(first) == 1 and len(chain) < AT_MOST:
+            chain += first
+            first = list(self._steps(chain[-1]))
+        seen = {config.key(): config for config in first}
         todo = list(seen.values())
         while todo:
             for following in self._steps(todo.pop()):
                 key = following.key()
                 if key not in seen:
-                    if len(seen) >= AT_MOST:
+                    if len(chain) + len(seen) >= AT_MOST:
                         self.bounded = True
-                        return list(seen.values())
+                        return [*chain, *seen.values()]
                     seen[key] = following
                     todo.append(following)
-        return list(seen.values())
+        return [*chain, *seen.values()]
 
     def _stood(self, configs: Iterable[Config]) -> str:
         """Where the machine was and what would have been legal, in words."""

@@ -263,10 +263,9 @@ class LiveRun(Run):
     def close(self) -> Trace:
         """Let go of the target; returns the whole trace."""
         self._do(self._finish())
-        pending = asyncio.all_tasks(self.loop)
-        for task in pending:
-            task.cancel()
-        if pending:
+        while pending := asyncio.all_tasks(self.loop):
+            for task in pending:
+                task.cancel()
             self._do(asyncio.wait(pending))
         self.loop.close()
         return self.recorder.trace()

@@ -59,7 +59,8 @@ CALLS = (
 """Tools and arguments of calls; the last ones are not what the tool takes, or are cut."""
 
 _REASONS = st.sampled_from([*(str(reason) for reason in StopReason), "novel_reason"])
-_FAULTS = st.sampled_from([FaultKind.ERROR, FaultKind.DISCONNECT, FaultKind.END])
+_STATUS = st.sampled_from((None, None, None, None, None, 400, 429, 500))
+_BREAKS = st.sampled_from([FaultKind.ERROR, FaultKind.DISCONNECT, FaultKind.END, None])
 _AT_MOST_OPEN = 30
 """So many steps bring any legal loop to its end."""
 
@@ -86,6 +87,8 @@ class Lockstep(RuleBasedStateMachine):
         self._index = 0
         self._reasoned = False
         self._lost = False
+        self._cancels = 0
+        self._again = False
 
     # -- the two sides ----------------------------------------------------------------------
 
@@ -140,22 +143,25 @@ class Lockstep(RuleBasedStateMachine):
     @rule()
     def prompts(self) -> None:
         """A prompt, while nothing runs."""
+        self._cancels, self._again = 0, False
         self._run.prompt()
         self._compare()
 
-    @precondition(lambda self: self.bench is not None and len(self.bench._open) == 1)
+    @precondition(lambda self: self.bench is not None and len(self.bench._open) == 1 and not self._again)
     @rule()
     def prompts_again(self) -> None:
-        """A prompt, while another runs."""
+        """A prompt, while another runs; once for each that does."""
+        self._again = True
         self._run.prompt()
         self._compare()
 
-    @precondition(lambda self: self.bench is not None)
+    @precondition(lambda self: self.bench is not None and self._cancels < (2 if self.bench.busy else 1))
     @rule()
     def cancels(self) -> None:
-        """A cancellation, wherever the target is."""
+        """A cancellation, wherever the target is: twice at most in a row, and once while idle."""
         self._run.cancel()
         self._compare()
+        self._cancels += 1
 
     @precondition(lambda self: self.bench is not None and self.bench.busy and self._listens())
     @rule()
@@ -169,18 +175,15 @@ class Lockstep(RuleBasedStateMachine):
     # -- the provider's steps ---------------------------------------------------------------
 
     @precondition(lambda self: self._unopened is not None)
-    @rule(deaf=st.booleans())
-    def opens_the_reply(self, deaf: bool) -> None:
-        """The stream is there; a deaf one ignores cancellations."""
+    @rule(deaf=st.booleans(), status=_STATUS)
+    def answers_the_request(self, deaf: bool, status: int | None) -> None:
+        """The stream is there (a deaf one ignores cancellations), or a status in its place."""
+        if status is not None:
+            self._send(Fault(FaultKind.STATUS, "the provider failed", status))
+            return
         self._index, self._reasoned = 0, False
         self._run.open_reply(deaf=deaf)
         self._compare()
-
-    @precondition(lambda self: self._unopened is not None)
-    @rule(status=st.sampled_from((400, 429, 500)))
-    def refuses_the_request(self, status: int) -> None:
-        """A status comes in place of a reply."""
-        self._send(Fault(FaultKind.STATUS, "the provider failed", status))
 
     @precondition(lambda self: self._open is not None)
     @rule(text=st.sampled_from(TEXTS), thought=st.booleans())
@@ -213,17 +216,17 @@ class Lockstep(RuleBasedStateMachine):
         self._reasoned = True
         self._send(Reason(reason))
 
-    @precondition(lambda self: self._open is not None)
+    @precondition(lambda self: self._open is not None and self._reasoned)
     @rule()
     def terminates(self) -> None:
-        """The end of the reply, whether its reason came or not."""
+        """The end of a reply whose reason has come."""
         self._send(Terminator())
 
     @precondition(lambda self: self._open is not None)
-    @rule(kind=_FAULTS)
-    def breaks(self, kind: FaultKind) -> None:
-        """The stream fails, or ends too early."""
-        self._send(Fault(kind))
+    @rule(kind=_BREAKS)
+    def breaks(self, kind: FaultKind | None) -> None:
+        """The stream fails, or ends too early; ``None``: with a terminator, as if it were over."""
+        self._send(Terminator() if kind is None else Fault(kind))
 
     # -- the tools' steps -------------------------------------------------------------------
 

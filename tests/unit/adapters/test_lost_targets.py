@@ -42,7 +42,7 @@ def hostile(tmp_path, *how):
     variant = Variant(wire="native", grade=Grade.EVENT, observes=("history",))
     manifest = reference_manifest({}, "hostile").model_copy(update={"variants": {"stdio": variant}})
     command = [sys.executable, str(CHILDREN / "hostile.py"), str(tmp_path / "marker"), *how]
-    return ProcessAdapter(manifest, command, limits=Limits(answer=0.5, start=20))
+    return ProcessAdapter(manifest, command, limits=Limits(answer=5, start=60))
 
 
 @pytest.mark.parametrize("method", ["open", "prompt", "history", "barrier"])
