@@ -89,6 +89,7 @@ class Lockstep(RuleBasedStateMachine):
         self._lost = False
         self._cancels = 0
         self._again = False
+        self._said = 0
 
     # -- the two sides ----------------------------------------------------------------------
 
@@ -188,7 +189,9 @@ class Lockstep(RuleBasedStateMachine):
     @precondition(lambda self: self._open is not None)
     @rule(text=st.sampled_from(TEXTS), thought=st.booleans())
     def says(self, text: str, thought: bool) -> None:
-        """A piece of text or of reasoning."""
+        """A piece of text or of reasoning; what is not blank is said once in a conversation."""
+        self._said += 1
+        text = f"{text}{self._said}" if text.strip() else text
         self._send(ReasoningDelta(text) if thought else TextDelta(text))
 
     @precondition(lambda self: self._open is not None)

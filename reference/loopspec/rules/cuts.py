@@ -3,7 +3,8 @@
 Three decisions are made here.
 
 *Which cancellations are judged.* A :class:`Cut` is a run and the first cancellation that was sent
-while it ran. Where two runs were under way at once, nobody can say which of them the caller meant,
+while it ran. A run that goes apart from the conversation is not the one that the conversation's
+cancel is for. Where two runs were under way at once, nobody can say which of them the caller meant,
 and there is no cut. A prompt that was given while another ran, and had not asked anything yet, was
 not under way.
 
@@ -78,7 +79,7 @@ def cuts(index: TraceIndex) -> list[Cut]:
     found = []
     for run in index.runs:
         cancel = next((item for item in run.cancels if item.at != "idle"), None)
-        if cancel is None:
+        if cancel is None or (run.prompted.running and index.claim("concurrent_prompt") == "apart"):
             continue
         if [item for item in index.runs if _under_way(item, cancel.sent_at)] == [run]:
             found.append(Cut(run, cancel))

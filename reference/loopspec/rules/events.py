@@ -531,7 +531,7 @@ def _kept_text(index: TraceIndex, exchange: Exchange) -> tuple[int, str] | None:
     places += [(later.at, later.request.messages) for later in index.later_requests(exchange.at)]
     for at, messages in places:
         found = further_messages(index, messages, run, exchange)
-        if len(found) == 1:
+        if len(found) == 1 and not found[0].interrupted:  # of a prefix, blank blocks may be left out
             return at, found[0].text
     return None
 

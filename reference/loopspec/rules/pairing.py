@@ -449,7 +449,7 @@ def _stop(index: TraceIndex, batch: Batch) -> tuple[int, str] | None:
         at = run.settled_at if racing or cancel.returned_at is None else cancel.returned_at
         return None if at is None else (at, "a cancellation")
     raised = next((at for at in run.listener_raised_at if inside(at)), None)
-    if raised is not None and index.claim("listener_failure") == "fails":
+    if raised is not None and index.claim("listener_failure") == "fails" and not overlapped(index, run):
         exact = index.claim("tools") == "sequential" and not racing
         at = raised if exact else run.settled_at
         return None if at is None else (at, "a failing listener")

@@ -449,6 +449,9 @@ def _failed_by_listener(index: TraceIndex, run: Run) -> bool:
     if run.settled is None or run.settled.outcome != Outcome.FAILED:
         return False
     quiet = all(item.accepted or not (item.sent or item.failed) for item in run.exchanges)
+    last = run.last
+    if last is not None and last.accepted and not last.calls and not last.text.strip():
+        quiet = False  # an empty reply may have failed it
     ends = [start.settled for start in starts_of(index, run)]
     fine = all(end is not None and end.how == "returned" for end in ends)
     limit = run.last is not None and limit_reached(index, run, run.last)

@@ -8,27 +8,36 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from loopspec import history as histories
+from loopspec import machine as fsm
 from loopspec.adapters.reference import ReferenceAdapter, ReferenceSession
 from loopspec.loop import ReferenceLoop
+from loopspec.machine import GUARDS, Machine
 from loopspec.signals import Signal
 from loopspec.vocabulary import (
     FAILED_REASONS,
     AssistantMessage,
+    Block,
+    Call,
     Event,
     EventType,
+    FailureReason,
     Message,
     OtherMessage,
     Reasoning,
     SystemMessage,
+    Text,
     ToolResult,
     UserMessage,
+    is_complete_json,
 )
-from meta.faulty import claims, control
-from meta.faulty.events import DURABLE, always, holding, tells
-from meta.faulty.parts import keeps, sends
+from meta.faulty import claims, control, machine_with
+from meta.faulty.events import DURABLE, Teller, always, holding, tells
+from meta.faulty.parts import keeps, sends, with_arguments
 
 # --------------------------------------------------------------------------------------------
 # Other settings, claimed as they are
@@ -53,6 +62,22 @@ control("fails-where-it-can", "Every call that cannot run, and every tool that f
         claims(unknown_tool="raises", invalid_arguments="raises", tool_exception="raises",
                empty_stop="fails", failed_attempt="absent"))  # fmt: skip
 control("claims-next-to-nothing", "What is not claimed is not judged.", {"tool_signal": "yes"})  # fmt: skip
+control("claims-a-little-of-both", "Choices of one profile stand beside those of the other.",
+        claims(late_result="kept", max_turns="marked", length="marked", brackets="run", result_codes="yes",
+               fork="yes", failed_attempt="attempt"))  # fmt: skip
+control("tells-runs-and-turns", "A listener that fails on the end of the last turn is too late to matter.",
+        claims(brackets="both"))  # fmt: skip
+
+
+class ClaimsNothing(ReferenceAdapter):
+    """The reference loop with no claim at all."""
+
+    def __post_init__(self) -> None:
+        self.claims = {}
+        super().__post_init__()
+
+
+control("claims-nothing", "Only what holds for every loop is judged.", adapter=ClaimsNothing)  # fmt: skip
 
 # --------------------------------------------------------------------------------------------
 # Other requests
@@ -98,6 +123,42 @@ control("sends-a-system-message", "Every request begins with a message of the lo
 control("keeps-reasoning-to-itself", "Reasoning is in history, and in no request.",
         loop=sends(_without_reasoning))  # fmt: skip
 control("asks-for-a-title", "A request beside the conversation comes first.", loop=AsksForATitle)  # fmt: skip
+
+
+def _written_anew(text: str) -> str:
+    return json.dumps(json.loads(text), indent=1, sort_keys=True) if is_complete_json(text) else text
+
+
+class JoinsBlocks(ReferenceLoop):
+    """Sends a message as wires have it that know one text and one list of calls; so do its forks."""
+
+    def normalise(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        return tuple(
+            dataclasses.replace(m, blocks=_joined(m)) if isinstance(m, AssistantMessage) else m
+            for m in super().normalise(messages)
+        )
+
+    def fork(self, at: int | None = None) -> JoinsBlocks:
+        other = type(self)(
+            self._model, list(self._tools.values()), self.choices, self.max_turns,
+            histories.fork(self.messages, at), self._machine,
+        )  # fmt: skip
+        other._listeners = list(self._listeners)
+        return other
+
+
+def _joined(message: AssistantMessage) -> tuple[Block, ...]:
+    out: list[Block] = []
+    for kind in (Reasoning, Text):
+        texts = [block.text for block in message.blocks if isinstance(block, kind)]
+        out += [kind("\n".join(texts))] if texts else []
+    return (*out, *message.calls)
+
+
+control("joins-the-texts-of-a-message", "A message is sent as one text and its calls, with line breaks.",
+        DURABLE, loop=JoinsBlocks)  # fmt: skip
+control("writes-arguments-anew", "Arguments are sent back as the same values in other white space and order.",
+        loop=sends(with_arguments(_written_anew)))  # fmt: skip
 
 # --------------------------------------------------------------------------------------------
 # Another history
@@ -149,11 +210,112 @@ class KeepsNotes(
     """A note of its own stands behind every prompt, for its own use."""
 
     def normalise(self, messages: Sequence[Message]) -> tuple[Message, ...]:
-        return super().normalise([m for m in messages if not isinstance(m, OtherMessage)])
+        sent: tuple[Message, ...] = super().normalise(
+            [m for m in messages if not isinstance(m, OtherMessage)]
+        )
+        return sent
 
 
 control("keeps-notes-in-history", "A note of its own stands in history, and in no request.",
         loop=KeepsNotes)  # fmt: skip
+
+
+class DropsRefused(ReferenceLoop):
+    """Takes a prompt that was refused at once out of its history, with the refusal."""
+
+    def _release(self, run: Any) -> None:
+        refused = run.settle is not None and run.settle.reason is FailureReason.REFUSAL
+        if refused and run.machine.turn == 1:
+            del run.messages[run.first :]
+        super()._release(run)
+
+
+class NamesNoProvider(ReferenceAdapter):
+    """The reference loop with a model that has no name."""
+
+    async def open(self, bench: Any, settings: Any) -> ReferenceSession:
+        session = await super().open(bench, settings)
+        session.loop._model = dataclasses.replace(session.loop._model, name=None)  # type: ignore[type-var]
+        session.loop._provider = None
+        return session
+
+
+control("drops-a-prompt-that-was-refused", "A refusal takes its prompt along, as claimed.",
+        claims(refused_prompt="dropped"), loop=DropsRefused)  # fmt: skip
+control("names-no-provider", "No message says where it is from, interrupted or whole.",
+        DURABLE, adapter=NamesNoProvider)  # fmt: skip
+
+# --------------------------------------------------------------------------------------------
+# Other calls and results
+
+
+class CancelsTasks(ReferenceLoop):
+    """Has no signal for tools: it cancels the tasks that they run in."""
+
+    async def _carry_out(self, run: Any, output: fsm.Output) -> None:
+        await super()._carry_out(run, output)
+        if isinstance(output, fsm.SignalTools):
+            for task in run.tools.values():
+                task.cancel()
+
+
+class OwnWords(ReferenceLoop):
+    """Says in its own words why a call has no result of its tool's."""
+
+    async def _enter(self, run: Any, place: int, call: Call) -> fsm.ToolSettled:
+        settled = await super()._enter(run, place, call)
+        if settled.failure is None and not settled.aborted:
+            return settled
+        return dataclasses.replace(settled, text=f"Error: {settled.text}")
+
+    def append(self, messages: list[Message], message: Message) -> None:
+        told = isinstance(message, ToolResult) and message.text.startswith("Error: ")
+        if isinstance(message, ToolResult) and message.is_error and not told:
+            message = dataclasses.replace(message, text="Error: it did not run.")
+        super().append(messages, message)
+
+
+class Converts(ReferenceLoop):
+    """Turns digits into the whole number that a tool declares, and says so in its documentation."""
+
+    def _start_tool(self, run: Any, output: fsm.StartTool) -> None:
+        super()._start_tool(run, dataclasses.replace(output, call=self._converted(output.call)))
+
+    async def _enter(self, run: Any, place: int, call: Call) -> fsm.ToolSettled:
+        return await super()._enter(run, place, self._converted(call))
+
+    def _converted(self, call: Call) -> Call:
+        tool = self._tools.get(call.name)
+        value = json.loads(call.arguments) if is_complete_json(call.arguments) else None
+        if tool is None or not isinstance(value, dict):
+            return call
+        parts: Mapping[str, Any] = tool.schema.get("properties", {})
+        numbers = {
+            name: int(value[name])
+            for name, part in parts.items()
+            if part.get("type") in ("integer", "number")
+            and isinstance(value.get(name), str)
+            and value[name].isdecimal()
+        }
+        return dataclasses.replace(call, arguments=json.dumps({**value, **numbers})) if numbers else call
+
+
+def _odd_ids(m: Machine) -> bool:
+    ids = [block.id for block in m.assembler._blocks if block.kind is Call]
+    return "" in ids or len(set(ids)) < len(ids)
+
+
+control("cancels-the-tasks-of-its-tools", "A tool sees no signal: the task that it runs in is cancelled.",
+        claims(tool_signal="", tools="parallel-source-order"), loop=CancelsTasks)  # fmt: skip
+control("says-errors-in-its-own-words", "No error result has the words of the exception alone.",
+        loop=OwnWords)  # fmt: skip
+control("converts-as-it-documents", "Digits reach a tool as the number that it declares.",
+        loop=Converts)  # fmt: skip
+control("refuses-a-reply-with-odd-ids", "A reply whose ids are empty or repeated counts as failed.",
+        machine=machine_with(guards={
+            "failed reply": lambda m, i: GUARDS["failed reply"](m, i) or _odd_ids(m),
+            "whole reply": lambda m, i: GUARDS["whole reply"](m, i) and not _odd_ids(m),
+        }))  # fmt: skip
 
 # --------------------------------------------------------------------------------------------
 # Other events
@@ -183,6 +345,93 @@ control("tells-events-that-nobody-knows", "A heartbeat stands before every event
 control("shows-a-text-when-it-is-whole", "All deltas of a message come just before its end.",
         loop=tells(holding(EventType.TEXT_DELTA, EventType.MESSAGE_END, role="assistant", first=True)))  # fmt: skip
 control("takes-its-time", "Slow listeners, and streams that are closed a little later.", loop=Slow)  # fmt: skip
+
+
+class ClosesLast(ReferenceLoop):
+    """Keeps the streams that it has read open until its run is about to settle."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._read: list[Any] = []
+
+    async def _carry_out(self, run: Any, output: fsm.Output) -> None:
+        if isinstance(output, fsm.CloseStream) and run.stream is not None and run.pull is None:
+            self._read.append(run.stream)
+            run.stream = None
+        elif isinstance(output, fsm.Settle):
+            while self._read:
+                await self._read.pop().aclose()
+        await super()._carry_out(run, output)
+
+
+def _tells_skipped_calls() -> Teller:
+    """Tells a start and an end, with an error, of each call that never ran."""
+    started: set[str | None] = set()
+
+    def teller(event: Event) -> Iterable[Event]:
+        if event.type == EventType.TOOL_START:
+            started.add(event.call_id)
+        if event.type == EventType.MESSAGE_START and event.role == "tool" and event.call_id not in started:
+            yield Event(EventType.TOOL_START, call_id=event.call_id)
+            yield Event(EventType.TOOL_END, call_id=event.call_id, is_error=True)
+        yield event
+
+    return teller
+
+
+def _by_letters(event: Event) -> Iterable[Event]:
+    """A delta as one without text and one for each letter."""
+    if event.type not in (EventType.TEXT_DELTA, EventType.REASONING_DELTA):
+        return (event,)
+    return [dataclasses.replace(event, text=part) for part in ("", *(event.text or ""))]
+
+
+def _no_end_if_cut(event: Event) -> Iterable[Event]:
+    return () if event.type == EventType.MESSAGE_END and event.interrupted else (event,)
+
+
+class TellsNothing(ReferenceAdapter):
+    """The reference loop without listeners, of which no events can be seen."""
+
+    hidden = ("events", "listeners")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        seen = self.manifest.variants["default"]
+        observes = tuple(what for what in seen.observes if what not in self.hidden)
+        variants = {"default": seen.model_copy(update={"observes": observes})}
+        self.manifest = self.manifest.model_copy(update={"variants": variants})
+
+    async def open(self, bench: Any, settings: Any) -> ReferenceSession:
+        session = await super().open(bench, settings)
+        session.loop._listeners.clear()
+        return session
+
+
+class TellsEndsOfRuns(ReferenceAdapter):
+    """The reference loop, of which a listener hears the ends of runs and nothing else."""
+
+    async def open(self, bench: Any, settings: Any) -> ReferenceSession:
+        session = await super().open(bench, settings)
+        loop = session.loop
+        loop.choices = dataclasses.replace(loop.choices, brackets="run")
+        loop._listeners[:] = [lambda e: bench.tell(e) if e.type == EventType.RUN_END else None]
+        return session
+
+
+control("closes-its-streams-last", "Streams that were read stay open until the run is about to settle.",
+        loop=ClosesLast)  # fmt: skip
+control("tells-calls-that-it-skipped", "A call that never ran is told to start, and to end with an error.",
+        loop=tells(_tells_skipped_calls))  # fmt: skip
+control("tells-deltas-by-letters", "Each delta is told as many, the first of them empty.", DURABLE,
+        loop=always(_by_letters))  # fmt: skip
+control("ends-a-cut-message-with-its-run", "An interrupted message has no end but that of its run.", DURABLE,
+        loop=always(_no_end_if_cut))  # fmt: skip
+control("tells-nothing", "No event of it can be seen.", claims(brackets="", listener_failure=""),
+        adapter=TellsNothing)  # fmt: skip
+control("tells-only-the-ends-of-runs", "One event a run.",
+        claims("durable-prefix", answer="returned", brackets="", failed_attempt=""),
+        adapter=TellsEndsOfRuns)  # fmt: skip
 
 # --------------------------------------------------------------------------------------------
 # Another cancel

@@ -15,9 +15,11 @@ from loopspec.vocabulary import (
     Block,
     Call,
     CallStart,
+    Message,
     Outcome,
     Piece,
     Reason,
+    Terminator,
     TextDelta,
     is_complete_json,
 )
@@ -73,6 +75,43 @@ fault("stream.acts-without-end-of-body", "waits-for-the-end-of-the-body",
 fault("stream.nothing-after-terminator", "keeps-what-comes-after-the-terminator",
       "Reads to the end of the body, and takes all of it for the reply.",
       machine=machine_with(rows=_READS_ON))  # fmt: skip
+
+
+class TerminatorLast:
+    """A stream whose terminator comes behind all that came with it."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.came: list[Piece] = []
+
+    def __aiter__(self) -> TerminatorLast:
+        return self
+
+    async def __anext__(self) -> Piece:
+        if self.came:
+            return self.came.pop(0)
+        piece: Piece = await self.inner.__anext__()
+        if isinstance(piece, Terminator):
+            while (late := self.inner.ready()) is not None:
+                self.came.append(late)
+            self.came = [item for item in self.came if not isinstance(item, Terminator)]
+            self.came.append(piece)
+            return self.came.pop(0)
+        return piece
+
+    async def aclose(self) -> None:
+        await self.inner.aclose()
+
+
+class TakesWhatCameToo(ReferenceLoop):
+    """Looks for the terminator only when everything that was there with it has been taken."""
+
+    async def _open(self, run: Any, messages: tuple[Message, ...]) -> Any:
+        return TerminatorLast(await super()._open(run, messages))
+
+
+fault("stream.nothing-after-terminator", "takes-what-came-with-the-terminator",
+      "Waits for nothing after the terminator, and takes what is already there.", loop=TakesWhatCameToo)  # fmt: skip
 
 
 class ClosesNothing(ReferenceLoop):
@@ -152,6 +191,17 @@ class ToTheLatest(Assembler):
         super().push(piece)
 
 
+class OneAtATime(Assembler):
+    """Takes the start of a call for the end of the one before."""
+
+    def push(self, piece: Piece) -> None:
+        if isinstance(piece, CallStart):
+            self.latest = piece.index
+        elif isinstance(piece, ArgumentsDelta) and piece.index != self.latest:
+            return
+        super().push(piece)
+
+
 class TrimsPieces(Assembler):
     """Trims each piece of text that comes."""
 
@@ -175,6 +225,9 @@ class DropsRepeats(Assembler):
 fault("stream.interleaved-calls", "adds-arguments-to-the-latest-call",
       "Puts the arguments of calls that interleave into the one that began last.",
       machine=machine_with(assembles=ToTheLatest))  # fmt: skip
+fault("stream.interleaved-calls", "drops-arguments-of-all-but-the-latest-call",
+      "Loses the arguments that come for a call when another has begun.",
+      machine=machine_with(assembles=OneAtATime))  # fmt: skip
 fault("stream.chunking-invariant", "trims-each-piece-of-text",
       "Loses the white space at which a text was cut.", machine=machine_with(assembles=TrimsPieces))  # fmt: skip
 fault("stream.chunking-invariant", "drops-pieces-that-repeat",
