@@ -16,9 +16,9 @@ from loopspec.explore.stateful import Difference, lockstep
 from loopspec.explore.strategies import scenarios
 from loopspec.judge import Judge
 from loopspec.machine import Kind, Row, State
-from loopspec.rules import Broke
+from loopspec.rules import RULES, Broke
 from loopspec.scenario import Scenario
-from loopspec.vocabulary import PROFILES
+from loopspec.vocabulary import PROFILES, Level
 from meta.faulty import claims, machine_with, reference
 from meta.faulty.limits import reached
 
@@ -94,7 +94,7 @@ def test_the_reference_keeps_every_rule_in_scenarios_that_nobody_wrote(profile: 
             broken = {
                 name: [item.words for item in items if isinstance(item, Broke)]
                 for name, items in found.items()
-                if any(isinstance(item, Broke) for item in items)
+                if RULES[name].level is not Level.OBSERVED and any(isinstance(item, Broke) for item in items)
             }
             assert not broken, scenario.model_dump_json(exclude_defaults=True)
 

@@ -113,8 +113,6 @@ class Tools:
         except ProbeToolError:
             self._settle(start, "raised", "", scripted)
             raise
-            self._settle(start, "cancelled", "", scripted)
-            raise
         self._settle(start, "returned", result, scripted)
         return result
 

@@ -42,14 +42,15 @@ _TOOL_ENDS = ("ok", "raises", "deaf", "deaf_raises")
 _TEXT = st.sampled_from(ODD_TEXTS) | st.text(max_size=8)
 
 
-def _drawn_calls(draw: DrawFn, label: str) -> list[Data]:
-    """A call, whole or in pieces, perhaps never ended."""
+def _drawn_calls(draw: DrawFn, label: str, shared_id: str) -> list[Data]:
+    """A call, whole or in pieces, perhaps never ended. ``shared_id`` may come again in its reply."""
     tool = draw(st.sampled_from(_TOOLS))
     spec: Data = {"label": label, "tool": tool, "arguments": draw(st.sampled_from(ODD_ARGUMENTS))}
-    spec["id"] = draw(st.sampled_from((None, None, "", "same")))
+    spec["id"] = draw(st.sampled_from((None, None, "", shared_id)))
     if draw(st.sampled_from(("whole", "pieces"))) == "whole":
         return [{"call": spec}]
     text = draw(st.sampled_from(('{"value": "a"}', '{"note": "a"', "{}", "")))
+    spec["arguments"] = text  # so that the bench knows its tool again
     at = draw(st.integers(0, len(text)))
     steps: list[Data] = [{"call_start": spec}]
     steps += [{"arguments": {"label": label, "text": part}} for part in (text[:at], text[at:]) if part]
@@ -84,10 +85,12 @@ class _Drawing:
         self.claims = claims
         self.observes = observes
         self.calls = 0
+        self.replies = 0
 
     def reply(self) -> tuple[Data, list[str]]:
         """A reply and the labels of its calls."""
         draw = self.draw
+        self.replies += 1
         if "status" in self.can_express and draw(st.sampled_from((False,) * 15 + (True,))):
             return {"steps": [{"status": draw(st.sampled_from((500, 400, 429)))}]}, []
         kinds = ["text", "call", "usage"] + (["reasoning"] if "reasoning" in self.can_express else [])
@@ -97,7 +100,7 @@ class _Drawing:
             if kind == "call":
                 self.calls += 1
                 labels.append(f"c{self.calls}")
-                steps += _drawn_calls(draw, labels[-1])
+                steps += _drawn_calls(draw, labels[-1], f"same{self.replies}")
             elif kind == "usage":
                 steps.append({"usage": {"input_tokens": 7, "output_tokens": 3}})
             else:

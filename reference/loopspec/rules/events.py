@@ -498,7 +498,7 @@ def shown_adds_up(index: TraceIndex) -> Iterator[Finding]:
     for stretch in stretches(index):
         run = stretch.alone
         for exchange in run.exchanges if run is not None else ():
-            if exchange.accepted and exchange.request.streaming and exchange.text:
+            if exchange.accepted and exchange.request.streaming and exchange.text.strip():
                 yield from _adds_up(index, exchange)
 
 

@@ -26,6 +26,7 @@ from loopspec.rules.turns import (
 )
 from loopspec.trace_index import Exchange, Run, TraceIndex
 from loopspec.vocabulary import (
+    ACCEPTING_REASONS,
     AssistantMessage,
     EventType,
     FailureReason,
@@ -440,7 +441,8 @@ def _at_the_end(index: TraceIndex, run: Run, raised_at: int) -> bool:
     """
     told = [event for at, event in index.run_events(run) if at < raised_at]
     asked = [exchange for exchange in run.exchanges if exchange.at < raised_at]
-    answered = bool(asked) and asked[-1].accepted and not asked[-1].calls
+    # Without a terminator a reply whose reason came may be whole as well.
+    answered = bool(asked) and asked[-1].reason in ACCEPTING_REASONS and not asked[-1].calls
     ends = (EventType.RUN_END, EventType.TURN_END) if answered else (EventType.RUN_END,)
     return bool(told) and told[-1].type in ends
 

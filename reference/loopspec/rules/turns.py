@@ -121,9 +121,10 @@ def treated_otherwise(index: TraceIndex, first: Run, second: Run) -> tuple[str, 
     wish = "wait for its turn" if claim == "queued" else "run apart"
     if second.refused:
         return f"it was to {wish}, but was refused", settled
-    raised = [at for run in index.runs for at in run.listener_raised_at]
-    if asked is None and any(second.at < at < settled for at in raised):
-        return None  # a listener may have ended it before it asked anything
+    ended = [at for run in index.runs for at in run.listener_raised_at]
+    ended += [cancel.sent_at for run in index.runs for cancel in run.cancels]
+    if asked is None and any(second.at < at < settled for at in ended):
+        return None  # a listener or a cancellation may have ended it before it asked anything
     if asked is None:
         return f"it was to {wish}, but no request was ever made for it", second.end or second.at
     if claim == "queued" and _at_work(index, first, asked.at):
