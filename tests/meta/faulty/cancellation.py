@@ -107,17 +107,16 @@ fault("cancellation.reported-as-cancelled", "calls-a-cancellation-a-success",
 # What begins all the same
 
 
-class HearsOnlyWhileStreaming(ReferenceLoop):
+_BETWEEN = (State.OPENING, State.BETWEEN, State.DISPATCHING, State.STARTING)
+
+
+class HearsNothingBetween(ReferenceLoop):
     """A cancellation stops a reply, or a tool, and nothing where neither is under way."""
 
     def cancel(self) -> None:
         run = self._run
-        between = run is not None and run.machine.turn and run.machine.state in _BETWEEN
-        if not between:
+        if run is None or not run.machine.turn or run.machine.state not in _BETWEEN:
             super().cancel()
-
-
-_BETWEEN = (State.OPENING, State.BETWEEN, State.DISPATCHING, State.STARTING)
 
 
 class StopsTheTools(ReferenceLoop):
@@ -136,7 +135,7 @@ fault("cancellation.no-request-after", "asks-what-to-do-with-cancelled-tools",
       loop=StopsTheTools)  # fmt: skip
 fault("cancellation.no-request-after", "does-not-hear-a-cancellation-between-turns",
       "A cancellation while results are told, or tools announced, is not heard.",
-      loop=HearsOnlyWhileStreaming)  # fmt: skip
+      loop=HearsNothingBetween)  # fmt: skip
 
 
 def _stay(*places: tuple[State, Kind]) -> dict[tuple[State, Kind], tuple[Row, ...]]:
@@ -357,7 +356,7 @@ class OneSignalForReplies(ReferenceLoop):
 
 
 class LeavesAFlag(ReferenceLoop):
-    """A cancellation leaves a flag, which the next run finds. When it does so is its heirs' matter."""
+    """A cancellation of a run leaves a flag, and the next run finds it."""
 
     left = False
 
@@ -376,14 +375,14 @@ class LeavesAFlag(ReferenceLoop):
 
 
 class LeavesAFlagIfIdle(LeavesAFlag):
-    """As it says."""
+    """A cancellation that finds no run leaves a flag."""
 
     def leaves(self) -> bool:
         return self._run is None
 
 
 class LeavesAFlagIfCancelled(LeavesAFlag):
-    """As it says."""
+    """A second cancellation of a run leaves a flag."""
 
     def leaves(self) -> bool:
         return self._run is not None and self._run.signal.aborted

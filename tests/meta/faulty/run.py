@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from loopspec import machine as fsm
@@ -172,9 +172,6 @@ fault("run.unexpected-stream-exception", "takes-a-broken-reply-for-a-whole-one",
 fault("run.unexpected-stream-exception", "waits-for-more-of-a-stream-that-broke",
       "The task that reads the stream dies of an exception, and the run waits for it.",
       loop=WaitsForMore)  # fmt: skip
-fault("run.unexpected-stream-exception", "stays-busy-when-its-stream-broke",
-      "An exception of the stream fails the run, and does not release it.",
-      loop=stays_busy(lambda settle: settle.reason is FailureReason.PROVIDER))  # fmt: skip
 
 
 # --------------------------------------------------------------------------------------------
@@ -214,15 +211,15 @@ class CancelsTheFirst(ReferenceLoop):
 
 
 class PutsItInAtOnce(ReferenceLoop):
-    """All that runs at once writes to one history, and what stands there is sent."""
+    """A prompt stands in history as soon as it is given, and history is sent as it stands."""
 
-    def _begin(self, text: str, future: asyncio.Future[Any], apart: bool = False) -> None:
-        super()._begin(text, future, apart)
-        if apart:
-            self._share(text)
+    def prompt(self, text: str) -> asyncio.Future[Any]:
+        if self._run is not None:
+            self.messages.append(UserMessage(text))
+        return super().prompt(text)
 
-    def _share(self, text: str) -> None:
-        self.messages.append(UserMessage(text))
+    def normalise(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        return tuple(messages)
 
 
 class ForgetsTheRunBefore(ReferenceLoop):
@@ -237,6 +234,9 @@ class ForgetsTheRunBefore(ReferenceLoop):
 fault("run.concurrent-prompts-do-not-corrupt", "ends-a-run-for-the-sake-of-a-second-prompt",
       "A second prompt cancels the run that is under way.",
       claims(concurrent_prompt="queued"), loop=CancelsTheFirst)  # fmt: skip
+fault("run.concurrent-prompts-do-not-corrupt", "puts-a-second-prompt-between-a-call-and-its-result",
+      "A prompt that waits stands in history at once, wherever that is.",
+      claims(concurrent_prompt="queued"), loop=PutsItInAtOnce)  # fmt: skip
 fault("run.concurrent-prompts-do-not-corrupt", "forgets-a-run-when-a-prompt-waits-for-it",
       "The history that a waiting prompt begins with lacks the run that it waited for.",
       claims(concurrent_prompt="queued"), loop=ForgetsTheRunBefore)  # fmt: skip
@@ -264,7 +264,8 @@ fault("run.listener-failure-contained", "stays-busy-when-a-listener-failed",
       loop=stays_busy(lambda settle: settle.reason is FailureReason.LISTENER))  # fmt: skip
 fault("run.listener-failure-contained", "leaves-calls-open-when-a-listener-failed",
       "A listener's exception ends the batch without results for the rest of it.",
-      loop=sends_as_it_is(list), machine=machine_with(actions={"fail by the listener": _leave_the_rest}))  # fmt: skip
+      loop=sends_as_it_is(list),
+      machine=machine_with(actions={"fail by the listener": _leave_the_rest}))  # fmt: skip
 fault("run.listener-failure-contained", "waits-for-tools-that-a-failing-listener-kept-from-running",
       "A listener's exception before a tool has started makes the run wait for that tool.",
       machine=machine_with(rows={
