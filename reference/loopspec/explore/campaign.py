@@ -4,7 +4,7 @@ A **smoke run** comes first: a plain answer must complete, and a provider that f
 either does not hold, the adapter or its manifest is wrong and nothing of the target is judged.
 
 Then the scenarios: the standard's examples and the committed set cover, and for the full budget a
-seeded sample of the enumeration beyond them. Those that the variant cannot play are counted by
+seeded sample of the enumeration beyond them, and drawn scenarios past its bound. Those that the variant cannot play are counted by
 cause. Every trace is judged and counted at once and then let go, so memory does not grow with the
 number of scenarios.
 
@@ -18,6 +18,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from loopspec.bench.executor import Executor
 from loopspec.bench.wires import WIRES
@@ -36,6 +37,9 @@ REPEATS = 3
 
 FULL_SAMPLE = 1500
 """Scenarios of the enumeration beyond the set cover that the full budget adds."""
+
+FULL_DRAWN = 300
+"""Drawn scenarios, past the bound of the enumeration, that the full budget adds."""
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -202,6 +206,16 @@ class Campaign:
             beyond = list(scenarios())
             random.Random(self.seed).shuffle(beyond)
             yield from beyond[:FULL_SAMPLE]
+            yield from self._drawn()
+
+    def _drawn(self) -> list[Scenario]:
+        """Scenarios past the bound of the enumeration, of what this variant's wire can say."""
+        from loopspec.explore.strategies import sample
+
+        wire = WIRES.get(self.executor.settings.wire)
+        says: dict[str, Any] = {} if wire is None else {"can_express": wire.can_express}
+        observes = self.executor.settings.observes
+        return sample(FULL_DRAWN, self.seed, claims=self.claims, observes=observes, **says)
 
     def _playable(self) -> list[Scenario]:
         chosen: list[Scenario] = []

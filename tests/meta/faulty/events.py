@@ -116,6 +116,25 @@ fault("events.nothing-after-terminal", "tells-results-after-the-end-of-the-run",
 fault("events.call-told-before-execution", "tells-a-tool-to-start-when-it-has-ended",
       "Start and end of a tool are told together, when its result is there.",
       loop=tells(holding(_START, _END, first=True)))  # fmt: skip
+
+
+def _one_start_a_turn() -> Teller:
+    started: list[Event] = []
+
+    def teller(event: Event) -> Iterable[Event]:
+        if event.type == EventType.TURN_START:
+            started.clear()
+        elif event.type == _START:
+            started.append(event)
+            return (event,) if len(started) == 1 else ()
+        return (event,)
+
+    return teller
+
+
+fault("events.call-told-before-execution", "tells-only-the-first-tool-of-a-turn-to-start",
+      "Of several calls in one reply, all but the first run untold.",
+      loop=tells(_one_start_a_turn))  # fmt: skip
 fault("events.tool-end-after-its-start", "tells-a-tool-to-end-before-it-starts",
       "The start of a tool comes behind its end.", loop=tells(holding(_START, _END)))  # fmt: skip
 fault("events.tool-end-after-its-start", "tells-calls-that-never-ran-to-have-succeeded",

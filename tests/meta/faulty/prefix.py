@@ -13,6 +13,7 @@ from loopspec.machine import ACTIONS, Machine
 from loopspec.vocabulary import (
     AssistantMessage,
     Block,
+    Call,
     EventType,
     FailureReason,
     Message,
@@ -34,7 +35,7 @@ def _cut(message: Message) -> bool:
 
 def keeps_cut(**changes: Any) -> type[ReferenceLoop]:
     """A loop that keeps an interrupted message with some of its fields changed."""
-    return keeps(lambda m: [dataclasses.replace(m, **changes)] if _cut(m) else [m])  # type: ignore[type-var]
+    return keeps(lambda m: [dataclasses.replace(m, **changes)] if _cut(m) else [m])
 
 
 def cuts(change: Callable[[Assembler, Blocks], Iterable[Block]]) -> type[Machine]:
@@ -83,6 +84,12 @@ def _keep_anything(m: Machine, i: Any, out: list[fsm.Output]) -> None:
 fault("prefix.blank-writes-no-message", "keeps-a-prefix-of-nothing",
       "A cancellation before the first piece leaves an empty message.", DURABLE,
       machine=machine_with(actions={"finalize the prefix": _keep_anything}))  # fmt: skip
+fault("prefix.blank-writes-no-message", "keeps-a-prefix-of-white-space",
+      "A reply that had sent only white space leaves a message of it.", DURABLE,
+      machine=cuts(lambda self, kept: kept or [b for b in self.blocks() if not isinstance(b, Call)]))  # fmt: skip
+fault("prefix.blank-writes-no-message", "keeps-calls-where-nothing-was-said",
+      "A reply that had only begun a call leaves a message with that call.", DURABLE,
+      machine=cuts(lambda self, kept: kept or [b for b in self.blocks() if isinstance(b, Call)]))  # fmt: skip
 
 
 class SignsOnlyWhatIsWhole(ReferenceLoop):
@@ -95,6 +102,21 @@ class SignsOnlyWhatIsWhole(ReferenceLoop):
 fault("prefix.names-its-provider", "names-no-provider-of-a-prefix",
       "Whole messages say where they came from, and the interrupted one does not.", DURABLE,
       loop=SignsOnlyWhatIsWhole)  # fmt: skip
+
+
+class SignsPrefixItself(ReferenceLoop):
+    """Names itself, not the provider, as the origin of a message that was cut."""
+
+    def _signed(self, message: Message) -> Message:
+        signed = super()._signed(message)
+        if _cut(signed) and isinstance(signed, AssistantMessage):
+            return dataclasses.replace(signed, provider="the loop")
+        return signed
+
+
+fault("prefix.names-its-provider", "names-itself-as-provider-of-a-prefix",
+      "The interrupted message says that it came from the loop.", DURABLE,
+      loop=SignsPrefixItself)  # fmt: skip
 
 
 def _stream_end_first(m: Machine, i: Any, out: list[fsm.Output]) -> None:
@@ -129,6 +151,22 @@ fault("prefix.in-next-request", "shows-a-prefix-and-does-not-send-it",
       "The interrupted message is in history, and in no request.", DURABLE, loop=sends(without(_cut)))  # fmt: skip
 
 
+def _with_blocks(message: Message, change: Callable[[Blocks], Iterable[Block]]) -> Message:
+    """The message, with other blocks if it was cut."""
+    if not isinstance(message, AssistantMessage) or not message.interrupted:
+        return message
+    return dataclasses.replace(message, blocks=tuple(change(message.blocks)))
+
+
+def _unreasoned(blocks: Blocks) -> Iterable[Block]:
+    return [block for block in blocks if not isinstance(block, Reasoning)]
+
+
+fault("prefix.in-next-request", "sends-a-prefix-without-its-reasoning",
+      "History has the reasoning of a cancelled reply, and the request only its text.", DURABLE,
+      loop=sends(lambda messages: [_with_blocks(m, _unreasoned) for m in messages]))  # fmt: skip
+
+
 class ForksWithoutPrefix(ReferenceLoop):
     """A fork has only what was whole."""
 
@@ -140,9 +178,40 @@ class ForksWithoutPrefix(ReferenceLoop):
 
 fault("prefix.in-fork", "forks-without-the-prefix",
       "A fork at a cancelled run lacks what its reader sees.", DURABLE, loop=ForksWithoutPrefix)  # fmt: skip
+
+
+def _to_last_space(blocks: Blocks) -> Iterable[Block]:
+    return [
+        type(block)(block.text.rstrip().rpartition(" ")[0]) if isinstance(block, Text) else block
+        for block in blocks
+    ]
+
+
+class ForksWholeWords(ReferenceLoop):
+    """A fork has a prefix only as far as its words are surely whole."""
+
+    def fork(self, at: int | None = None) -> ReferenceLoop:
+        other = super().fork(at)
+        other.messages = [_with_blocks(message, _to_last_space) for message in other.messages]
+        return other
+
+
+fault("prefix.in-fork", "forks-without-the-last-word-of-the-prefix",
+      "The word at the cut is in history, and not in its fork.", DURABLE, loop=ForksWholeWords)  # fmt: skip
 fault("prefix.no-extra-message", "tells-the-model-that-it-was-interrupted",
       "A note in the user's name stands behind what was kept.", DURABLE,
       loop=keeps(lambda m: [m, UserMessage("[interrupted by the user]")] if _cut(m) else [m]))  # fmt: skip
+
+
+def _announced(messages: list[Message]) -> list[Message]:
+    """Each interrupted message, with a note before it."""
+    note = UserMessage("[the next answer was interrupted]")
+    return [item for message in messages for item in ([note, message] if _cut(message) else [message])]
+
+
+fault("prefix.no-extra-message", "announces-a-prefix-in-requests-only",
+      "A note that history does not have stands before what was kept.", DURABLE,
+      loop=sends(_announced))  # fmt: skip
 
 # --------------------------------------------------------------------------------------------
 # What is no prefix
@@ -186,6 +255,24 @@ class MarksWhatWasWhole(ReferenceLoop):
 fault("prefix.committed-message-unmarked", "marks-a-message-whose-tools-were-cancelled",
       "A reply that was whole is marked as interrupted, because its batch was.", DURABLE,
       loop=MarksWhatWasWhole)  # fmt: skip
+
+
+class MarksEarlierTurns(ReferenceLoop):
+    """Marks the turns before the cancelled one, whose results are all there."""
+
+    def _release(self, run: Any) -> None:
+        settle = run.settle
+        if settle is not None and settle.reason is FailureReason.CANCELLED:
+            own = range(run.first, len(run.messages))
+            spoken = [place for place in own if isinstance(run.messages[place], AssistantMessage)]
+            for place in spoken[:-1]:
+                run.messages[place] = dataclasses.replace(run.messages[place], interrupted=True)
+        super()._release(run)
+
+
+fault("prefix.committed-message-unmarked", "marks-the-turns-before-the-cancelled-one",
+      "A reply whose tools had all ended is marked, because a later one was cut.", DURABLE,
+      loop=MarksEarlierTurns)  # fmt: skip
 fault("prefix.discarded", "keeps-what-it-claims-to-discard",
       "A cancelled reply is in the next request.", loop=set_to(cancelled_prefix="finalize"))  # fmt: skip
 
