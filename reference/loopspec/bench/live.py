@@ -22,7 +22,7 @@ from loopspec.bench.script import Element, Fault, Open
 from loopspec.bench.stillness import StillLoop
 from loopspec.bench.tools import ProbeToolCancelled, Tools
 from loopspec.scenario import CallSpec, Prompt, Scenario, Settings
-from loopspec.trace import Entry, HistoryRead, ListenerRaised, Requested, Told, Trace
+from loopspec.trace import Entry, Header, HistoryRead, ListenerRaised, Requested, Told, Trace
 from loopspec.vocabulary import Event, Grade, Terminator
 
 ONE_STEP_AT_A_TIME = "the lockstep needs a target in this process at grade exact"
@@ -163,6 +163,13 @@ class LiveRun(Run):
         await self.loop.still()
         self.recorder.flush()
 
+    def _until_still(self) -> None:
+        """As :meth:`_still`, from outside the loop: without a task there is less to wait for."""
+        waiter: asyncio.Future[None] = self.loop.create_future()
+        self.loop.when_still(waiter)
+        self.loop.run_until_complete(waiter)
+        self.recorder.flush()
+
     # -- where it is -------------------------------------------------------------------------
 
     @property
@@ -173,13 +180,22 @@ class LiveRun(Run):
     @property
     def reply(self) -> LivePlayer | None:
         """The latest request that its target still waits for, or whose reply is open."""
-        live = [player for player in self.provider.players if isinstance(player, LivePlayer)]
-        return next((player for player in reversed(live) if player.unopened or player.open), None)
+        for player in reversed(self.provider.players):
+            if isinstance(player, LivePlayer) and (player.unopened or player.open):
+                return player
+        return None
 
     @property
     def running(self) -> Collection[int]:
         """The numbers of the tools that run."""
         return list(self._tools.running)
+
+    @property
+    def header(self) -> Header:
+        """What the trace begins with."""
+        header = self.recorder.entries()[0]
+        assert isinstance(header, Header)
+        return header
 
     def entries(self) -> list[Entry]:
         """What was recorded so far."""
@@ -187,12 +203,14 @@ class LiveRun(Run):
 
     # -- steps -------------------------------------------------------------------------------
 
-    def prompt(self) -> None:
-        """Give a prompt; while one runs it is a second one."""
-        self._do(self._prompting())
+    def prompt(self, *, fork: bool = False) -> None:
+        """Give a prompt; while one runs it is a second one. ``fork``: give it to a fork, at rest."""
+        self._do(self._prompting(fork))
 
-    async def _prompting(self) -> None:
-        self._give(Prompt(), running=self.busy)
+    async def _prompting(self, fork: bool) -> None:
+        if fork:
+            self._session = await self._asked("forking it", self._session.fork)  # type: ignore[union-attr]
+        self._give(Prompt(fork=fork), running=self.busy)
         await self._still()
 
     def open_reply(self, *, deaf: bool = False) -> None:
@@ -204,14 +222,11 @@ class LiveRun(Run):
 
     def send(self, *elements: Element) -> None:
         """Go on with the reply."""
-        self._do(self._sending(elements))
-
-    async def _sending(self, elements: tuple[Element, ...]) -> None:
         player = self.reply
         assert player is not None
         for element in elements:
             player.feed(element)
-        await self._still()
+        self._until_still()
 
     def call(self, tool: str, arguments: str) -> CallSpec:
         """Note a call that is about to be sent; its id is new."""
@@ -222,11 +237,8 @@ class LiveRun(Run):
 
     def settle(self, start: int, how: str) -> None:
         """End a tool: ``ok``, ``raises``, or ``heeds`` a signal that it saw."""
-        self._do(self._settling(start, how))
-
-    async def _settling(self, start: int, how: str) -> None:
         self._tools.running[start].end.set_result(how)
-        await self._still()
+        self._until_still()
 
     def saw_signal(self, start: int) -> bool:
         """Whether a running tool saw the cancellation signal."""

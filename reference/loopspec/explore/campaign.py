@@ -35,6 +35,9 @@ from loopspec.vocabulary import Outcome
 REPEATS = 3
 """How often a minimal scenario is run again."""
 
+AT_MOST_TRIED = 5
+"""Of so many scenarios that break a rule one is looked for that breaks it each time."""
+
 FULL_SAMPLE = 1500
 """Scenarios of the enumeration beyond the set cover that the full budget adds."""
 
@@ -138,7 +141,7 @@ class Campaign:
         self.claims = executor.manifest.claims_for(executor.variant)
         self.judge = Judge(self.claims, rules)
         self.coverage = Coverage(self.claims)
-        self._smallest: dict[str, tuple[int, Scenario, Trace]] = {}
+        self._broken_by: dict[str, list[Scenario]] = {}
         self._families: dict[str, dict[str, tuple[Scenario, Trace]]] = {}
         self.result = CampaignResult(self.judge.results, self.coverage.report())
 
@@ -266,9 +269,10 @@ class Campaign:
             family[scenario.family.member] = (scenario, trace)
 
     def _note(self, rule: str, scenario: Scenario, trace: Trace) -> None:
-        known = self._smallest.get(rule)
-        if known is None or size(scenario) < known[0]:
-            self._smallest[rule] = (size(scenario), scenario, trace)
+        found = self._broken_by.setdefault(rule, [])
+        found.append(scenario.model_copy(update={"family": None}))
+        found.sort(key=size)  # stable: of equals the earlier one
+        del found[AT_MOST_TRIED:]
         if len(self.judge.results[rule].breaks) <= 6:
             self.result.evidence_traces[scenario.name] = trace
 
@@ -294,12 +298,17 @@ class Campaign:
         return any(isinstance(item, Broke) for item in check(TraceIndex(trace)))
 
     def _minimise(self, rule: str) -> None:
-        _, scenario, _ = self._smallest[rule]
-        plain = scenario.model_copy(update={"family": None})
-        minimal = minimise(plain, lambda candidate: self._breaks(rule, self._trace(candidate)))
+        found = self._broken_by[rule]
+        # What breaks the rule each time is the evidence to keep; a race is one only if all are.
+        plain = next((item for item in found if self._breaks_each_time(rule, item)), found[0])
+        minimal = minimise(plain, lambda candidate: self._breaks_each_time(rule, candidate, 2))
+        traces = [self._trace(minimal) for _ in range(REPEATS)]
+        if minimal != plain and not all(self._breaks(rule, trace) for trace in traces):
+            # What varies is the smaller one; the rule varies only if the one that was found does.
+            minimal = plain
+            traces = [self._trace(minimal) for _ in range(REPEATS)]
         named = {"name": f"minimal.{rule}", "rules": (rule,), "title": f"The smallest that breaks {rule}"}
         minimal = minimal.model_copy(update=named)
-        traces = [self._trace(minimal) for _ in range(REPEATS)]
         broken = [trace for trace in traces if self._breaks(rule, trace)]
         self.result.minimal[rule] = [minimal]
         self.result.minimal_traces[rule] = [broken[0] if broken else traces[0]]
@@ -307,6 +316,9 @@ class Campaign:
             self.judge.results[rule].varies = True
             held = next(trace for trace in traces if trace not in broken)
             self.result.minimal_traces[rule].append(held)
+
+    def _breaks_each_time(self, rule: str, scenario: Scenario, times: int = REPEATS) -> bool:
+        return all(self._breaks(rule, self._trace(scenario)) for _ in range(times))
 
     def _repeat_family(self, rule: str) -> None:
         """The first family that breaks a relation rule, run again."""
